@@ -20,7 +20,7 @@ from inferlens.trace.analysis import Analysis
 from inferlens.trace.distributed import traces_under
 from inferlens.trace.read import read_trace
 from inferlens.views import report as pages
-from inferlens.views.chart import points_chart, records_chart
+from inferlens.views.chart import points_chart, records_chart, samples_chart
 from inferlens.views.picture import THEMES, chart_data
 from inferlens.views.profiles.cases import cases_of_level
 from inferlens.views.renderers import html, render_markdown_report
@@ -107,7 +107,7 @@ def test_the_engine_is_drawn_as_a_graph_or_how_to_draw_it_is_said(page, profiled
     assert page.count('<figure class="white"') == 2
     assert len(page) < 3_000_000
     case = cases_of_level(profiled.profiles, "layer")[0]
-    monkeypatch.setattr("inferlens.views.report.MOST_GRAPH", 1000)
+    monkeypatch.setattr("inferlens.views.report.MAX_GRAPH", 1000)
     assert pages._graph_blocks(case, 1) == [pages.LARGE]
 
 
@@ -260,7 +260,7 @@ def test_tables_sort_filter_and_show_all_columns(any_browser, tmp_path):
 
 def test_the_line_of_a_case_that_took_turns_is_at_the_latency_of_the_table():
     run = CaseRuns((in_turns(*[[0.01] * 20] * 3, *[[0.02] * 20] * 6),))
-    _, line = pages.spread([("pytorch", run)], THEMES["light"])["layer"]
+    _, line = samples_chart([("pytorch", run)], THEMES["light"])["layer"]
     assert line["data"]["values"] == [{"way": "pytorch", "median": pytest.approx(10)}]
     assert case_numbers(run, 1)["median"] == pytest.approx(0.01)
 

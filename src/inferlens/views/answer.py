@@ -17,7 +17,7 @@ from inferlens.views.rows import OUTPUT_WORDS, Row, group_rows, row_names, sizes
 from inferlens.views.table import plain
 
 ONLY_WAY = "THE ONLY WAY THAT RAN RIGHT"
-MOST_RIVALS = 2  # that are named; the table has them all
+MOST_RIVALS = 2  # rivals in an answer; the table has all of them
 
 
 class AnswerLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,7 +56,7 @@ class AnswerLine(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def lines(self) -> list[str]:
-        """Return the answer; of an open one the rivals and the command that decides it have lines of their own."""
+        """Return the answer. The rivals of an open answer and the command that decides it have their own lines."""
         if self.decide:
             return [self.main, self.rival, f"To decide between the first two: {self.decide}"]
         return [self._join(self.sure, self.rival)]
@@ -88,16 +88,16 @@ OWN_DOUBTS = ("repeat-failed", *OUTPUT_WORDS, "nonfinite-outputs")
 
 
 def doubts(row: Row) -> list[str]:
-    """Return what makes the row's number doubtful, a word each, the way's own first.
+    """Return words for what makes the number of a row doubtful; doubts about the way itself come first.
 
-    In rounds the machine's state is that of all ways, and a busy machine has a sentence of its own.
+    In rounds all ways share the state of the machine, and a busy machine has a sentence of its own.
     """
-    met = row.rounds and row.processes > 1
-    codes = OWN_DOUBTS if met else (*OWN_DOUBTS, *DOUBTS)
-    rate, typical = row.iterations_per_second, row.median
-    contradicts = bool(rate and typical and CONTRADICTION * rate * typical < 1)
-    codes_here = {note.code for note in row.notes} - {*["disturbed"] * row.machine_load.busy}
-    return list(dict.fromkeys(["unsteady"] * contradicts + [DOUBTS[code] for code in codes if code in codes_here]))
+    in_rounds = row.rounds and row.processes > 1
+    codes = OWN_DOUBTS if in_rounds else (*OWN_DOUBTS, *DOUBTS)
+    rate, latency = row.iterations_per_second, row.median
+    contradicts = bool(rate and latency and CONTRADICTION * rate * latency < 1)
+    noted = {note.code for note in row.notes} - {*["disturbed"] * row.machine_load.busy}
+    return list(dict.fromkeys(["unsteady"] * contradicts + [DOUBTS[code] for code in codes if code in noted]))
 
 
 def answers(
@@ -108,16 +108,17 @@ def answers(
     ``figure`` writes the number of a row, by default its latency or rate. ``full_names`` adds model, device and
     precision even where all rows share them.
     """
-    tables, result = group_rows(rows, "table"), []
-    varies = len({row.precision for row in rows}) > 1
+    tables, lines = group_rows(rows, "table"), []
+    several_precisions = len({row.precision for row in rows}) > 1
+    others = tables if full_names or len(tables) > 1 else ()
     for table in tables:
-        names = {row.id: plain(row.name) for row in table} if full_names else row_names(rows if varies else table)
-        about = tables if full_names or len(tables) > 1 else ()
-        result += [
-            _answer(item, names, _where_text(item, table, about), figure or latency_text)
-            for item in group_rows(table, "comparison")
-        ]
-    return result
+        names = row_names(rows if several_precisions else table)
+        if full_names:
+            names = {row.id: plain(row.name) for row in table}
+        for comparison in group_rows(table, "comparison"):
+            where = _where_text(comparison, table, others)
+            lines.append(_race_answer(comparison, names, where, figure or latency_text))
+    return lines
 
 
 def _no_winner(rows: Sequence[Row]) -> str:
@@ -129,7 +130,7 @@ def _no_winner(rows: Sequence[Row]) -> str:
     return f"{problem}  {why}".rstrip()
 
 
-def _answer(rows: Sequence[Row], names: dict[str, str], where: str, figure: Callable[[Row], str]) -> AnswerLine:
+def _race_answer(rows: Sequence[Row], names: dict[str, str], where: str, figure: Callable[[Row], str]) -> AnswerLine:
     best = next((row for row in rows if row.place == 1), None)
     if best is None:
         return AnswerLine(where=where, head="NONE", winner=_no_winner(rows))
@@ -140,28 +141,28 @@ def _answer(rows: Sequence[Row], names: dict[str, str], where: str, figure: Call
     line = AnswerLine(where=where, head=head, winner=winner)
     if best.speedup is not None and not best.is_reference:
         speedup = f"{ratio(best.speedup)} {names.get(best.reference_id, best.reference)}"
-        line = replace(line, speedup=speedup, interval=_interval(best.speedup_low, best.speedup_high))
+        line = replace(line, speedup=speedup, interval=_range_text(best.speedup_low, best.speedup_high))
 
-    def named(rivals: Sequence[Row]) -> str:
+    def rivals_text(rivals: Sequence[Row]) -> str:
         more = [f"{len(rivals) - MOST_RIVALS} more"] * (len(rivals) > MOST_RIVALS)
         return listing([*(f"{names[row.id]} {figure(row)}" for row in rivals[:MOST_RIVALS]), *more])
 
     if best.standing == "likeliest":
         sure = chance_text(best.chance) + ("" if best.rounds else ", measured once")
-        rival = f"{named([row for row in rows if row.standing == 'open'])} may be faster"
+        rival = f"{rivals_text([row for row in rows if row.standing == 'open'])} may be faster"
         return replace(line, head="LIKELY FASTEST", sure=sure, rival=rival, decide=plain(best.hint))
     equal = [row for row in rows if row.standing == "equal" and row.id != best.id]
     if equal:
-        return replace(line, rival=f"as fast: {named(equal)}")
+        return replace(line, rival=f"as fast: {rivals_text(equal)}")
     slower = [row for row in rows if row.standing == "slower" and row.behind is not None]
     following = min(slower, key=lambda row: row.behind or 0.0, default=None)
     if following and not following.is_reference:
         rival = f"{ratio(following.behind)} {names[following.id]}"
-        return replace(line, rival=f"{rival} {_interval(following.behind_low, following.behind_high)}".rstrip())
+        return replace(line, rival=f"{rival} {_range_text(following.behind_low, following.behind_high)}".rstrip())
     return line
 
 
-def _interval(low: float | None, high: float | None) -> str:
+def _range_text(low: float | None, high: float | None) -> str:
     return "" if low is None else f"({ratio_range(low, high)})"
 
 
@@ -172,10 +173,9 @@ def accuracy_score(row: Row) -> str:
 def accuracy_text(row: Row) -> str:
     """Return the accuracy and its distance from fp32 in a few words."""
     if row.drop is None or row.metric == AGREEMENT:
-        with_what = " with fp32" if row.metric == AGREEMENT else ""
-        return f"{row.metric} {accuracy_score(row)}{with_what}"
-    lost = drop(row.drop).lstrip("-")
-    than = "as fp32" if lost == "0.0 %" else f"{lost} {'below' if row.drop > 0 else 'above'} fp32"
+        return f"{row.metric} {accuracy_score(row)}" + " with fp32" * (row.metric == AGREEMENT)
+    distance = drop(row.drop).lstrip("-")
+    than = "as fp32" if distance == "0.0 %" else f"{distance} {'below' if row.drop > 0 else 'above'} fp32"
     return f"{row.metric} {accuracy_score(row)}, {than}"
 
 
@@ -188,9 +188,9 @@ def _where_text(rows: Sequence[Row], table: Sequence[Row], tables: Sequence[Sequ
     """Return model, device and sizes of an answer, as far as they differ among ``tables``."""
     row = next((row for row in rows if row.ok), rows[0])
     words = [plain(short_name(row.model))] if tables else []
-    if len({other.device_name for group in tables for other in group}) > 1:
+    if len({row.device_name for group in tables for row in group}) > 1:
         words.append(plain(row.device_name))
-    sizes = varying_sizes(other for group in (table, *tables) for other in group)
+    sizes = varying_sizes(row for group in (table, *tables) for row in group)
     words += filter(None, [sizes_text(row, sizes)])
     if len({(row.io, row.call_mode) for row in table}) > 1:
         words.append(" ".join(filter(None, (row.call_mode, f"--io {row.io}"))))

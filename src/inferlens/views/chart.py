@@ -10,6 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+import numpy as np
+
+from inferlens.analysis.samples import CaseRuns
 from inferlens.errors import InferlensError, check_choice
 from inferlens.record.record import Record
 from inferlens.spec.case import PRECISIONS, QUANTIZED, short_name
@@ -18,6 +21,7 @@ from inferlens.views import View
 from inferlens.views.answer import answers
 from inferlens.views.picture import (
     DASHES,
+    PALETTE,
     SHAPES,
     Ends,
     Part,
@@ -46,7 +50,7 @@ _STEP = 27
 # The right panel of lines has its own axis, which aligns both right panels.
 _BETWEEN = 76
 _BETWEEN_LINES = 12
-_SCALES = {"ms": 1e3}  # of what is kept in seconds
+_SCALES = {"ms": 1e3}  # factors from seconds
 CHARTED = tuple(column for column in COLUMNS if column.chart)
 
 
@@ -68,7 +72,7 @@ class Chart(View):
         self.top = top
 
     def render(self, records: Sequence[Record]) -> str | bytes:
-        """See :class:`View`. Text for SVG and HTML, bytes for PNG."""
+        """Return text for SVG and HTML, bytes for PNG."""
         shown = rows(records, self.reference)
         if not any(has_mark(row) for row in shown):
             reason = next((f" {plain(row.reason)}" for row in shown if row.reason), "")
@@ -81,9 +85,10 @@ def records_chart(
     shown: Sequence[Row], theme: Theme, top: int | None = None, colours: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
     """Return the Vega-Lite document; ``colours`` maps backend names to colours."""
-    shades = colours or colours_by_backend(shown)
-    blocks = [_block(table, top, shades) for table in group_rows(shown, "table") if any(has_mark(row) for row in table)]
-    return vega_document(stack_charts(blocks, own_scales=("color", "shape", "strokeDash"), spacing=44), theme)
+    colours = colours or colours_by_backend(shown)
+    tables = [table for table in group_rows(shown, "table") if any(map(has_mark, table))]
+    charts = [_table_chart(table, top, colours) for table in tables]
+    return vega_document(stack_charts(charts, own_scales=("color", "shape", "strokeDash"), spacing=44), theme)
 
 
 def colours_by_backend(shown: Sequence[Row]) -> dict[str, str]:
@@ -96,23 +101,25 @@ def has_mark(row: Row) -> bool:
     return row.ranked and row.seconds_per_call is not None
 
 
-def _block(table: Sequence[Row], top: int | None, colours: Mapping[str, str]) -> dict[str, Any]:
+def _table_chart(table: Sequence[Row], top: int | None, colours: Mapping[str, str]) -> dict[str, Any]:
     """Draw one model on one machine: lines over each dimension of several sizes, or else bars."""
     names = chart_names(table)
     comparisons = group_rows(table, "comparison")
     several = len(comparisons) > 1
-    keys = row_names(table) if several else {row.id: plain(row.backend) for row in table}
-    first = _first(comparisons, names, top or (MAX_WAYS_PER_SIZE if several else MAX_WAYS))
-    chosen = [row for row in table if names[row.id] in first]
-    drawable_rows = [row for row in chosen if has_mark(row)]
-    shades = {keys[row.id]: colours[plain(row.backend)] for row in chosen}
-    panels = [_lines(drawable_rows, keys, shades, name) for name in varying_sizes(drawable_rows)]
-    for item in () if panels else comparisons:
-        drawn_rows = [row for row in item if names[row.id] in first]
-        heading = comparison_place(item, comparisons) if several else ""
-        panels += [_bars(drawn_rows, names, keys, shades, heading)] if drawn_rows else []
-    named = [label for item in group_rows(chosen, "comparison") for label in labels(item, names)]
-    width = CHART_WIDTH + LETTER * max(map(len, named))
+    series = row_names(table) if several else {row.id: plain(row.backend) for row in table}
+    first = _first_ways(comparisons, names, top or (MAX_WAYS_PER_SIZE if several else MAX_WAYS))
+    shown = [row for row in table if names[row.id] in first]
+    marked = [row for row in shown if has_mark(row)]
+    series_colours = {series[row.id]: colours[plain(row.backend)] for row in shown}
+    sizes = varying_sizes(marked)
+    panels = [_lines(marked, series, series_colours, name) for name in sizes]
+    texts = []
+    for comparison in group_rows(shown, "comparison"):
+        texts += labels(comparison, names)
+        if not sizes:
+            heading = comparison_place(comparison, comparisons) if several else ""
+            panels.append(_bars(comparison, names, series, series_colours, heading))
+    width = CHART_WIDTH + LETTER * max(map(len, texts))
     answer = title_of(comparisons, names, width / TITLE_LETTER)
     left_out = len(set(names.values())) - len(first)
     about = f"{headline(table)}{f' · the first {len(first)} are drawn' * bool(left_out)}"
@@ -132,12 +139,12 @@ def chart_names(table: Sequence[Row]) -> dict[str, str]:
 def labels(rows: Sequence[Row], names: dict[str, str]) -> list[str]:
     """Return the row names of one comparison with their roles."""
     several = sum(map(has_mark, rows)) > 1
-    words = {"fastest": "fastest", "equal": "as fast", "likeliest": "likely fastest"}
-    roles = [
-        ["reference"] * row.is_reference + ([words[row.standing]] if several and row.standing in words else [])
-        for row in rows
-    ]
-    return [names[row.id] + f" ({', '.join(item)})" * bool(item) for row, item in zip(rows, roles, strict=True)]
+    words = {"fastest": "fastest", "equal": "as fast", "likeliest": "likely fastest"} if several else {}
+    texts = []
+    for row in rows:
+        roles = [*["reference"] * row.is_reference, *filter(None, [words.get(row.standing)])]
+        texts.append(f"{names[row.id]} ({', '.join(roles)})" if roles else names[row.id])
+    return texts
 
 
 def answer_title(model: str, answer: str, about: str, width: float) -> Part:
@@ -151,20 +158,20 @@ def title_of(comparisons: Sequence[Sequence[Row]], names: dict[str, str], room: 
     model = plain(short_name(comparisons[0][0].model))
     if len(comparisons) == 1:
         return wrap(plain(f"{model}: {answers(comparisons[0])[0].lines[0].replace('  ', ' · ')}"), int(room))
-    leads = []
-    for name, places in fastest_places(comparisons, names).items():
-        sure = [where + " (probably)" * (row.standing == "likeliest") for where, row in places]
-        leads.append(f"{name} at {listing(sure)}")
-    return wrap(f"{model}, fastest: {', '.join(leads) or 'none, all outputs are wrong'}", int(room))
+    winners = []
+    for name, rows_by_place in fastest_places(comparisons, names).items():
+        places = [place + " (probably)" * (row.standing == "likeliest") for place, row in rows_by_place.items()]
+        winners.append(f"{name} at {listing(places)}")
+    return wrap(f"{model}, fastest: {', '.join(winners) or 'none, all outputs are wrong'}", int(room))
 
 
-def fastest_places(comparisons: Sequence[Sequence[Row]], names: Mapping[str, str]) -> dict[str, list[tuple[str, Row]]]:
-    """Return the ways that are fastest somewhere, with the places and rows."""
-    leads: dict[str, list[tuple[str, Row]]] = {}
-    for item in comparisons:
-        for row in [row for row in item if row.fastest][:1]:
-            leads.setdefault(names[row.id], []).append((comparison_place(item, comparisons), row))
-    return leads
+def fastest_places(comparisons: Sequence[Sequence[Row]], names: Mapping[str, str]) -> dict[str, dict[str, Row]]:
+    """Return the fastest ways by name, with the comparisons that they win by place, and their rows there."""
+    winners: dict[str, dict[str, Row]] = {}
+    for comparison in comparisons:
+        if winner := next((row for row in comparison if row.fastest), None):
+            winners.setdefault(names[winner.id], {})[comparison_place(comparison, comparisons)] = winner
+    return winners
 
 
 def comparison_place(rows: Sequence[Row], comparisons: Sequence[Sequence[Row]]) -> str:
@@ -175,23 +182,16 @@ def comparison_place(rows: Sequence[Row], comparisons: Sequence[Sequence[Row]]) 
     return plain(", ".join(filter(None, [sizes, *words])))
 
 
-def _seconds(row: Row) -> float:
-    return row.seconds_per_call or 0.0
-
-
 def _order(row: Row) -> tuple[bool, float]:
-    """Sort by speed; rows without a bar come last."""
-    return not has_mark(row), _seconds(row)
+    """Return the key that sorts by speed; rows without a bar come last."""
+    return not has_mark(row), row.seconds_per_call or 0.0
 
 
-def _first(comparisons: Sequence[Sequence[Row]], names: dict[str, str], most: int) -> set[str]:
-    """Return the names of ``most`` ways: first references and those that are fastest somewhere."""
-
-    def order(row: Row) -> tuple[bool, bool, float]:
-        return not (row.is_reference or row.fastest), *_order(row)
-
-    ordered = sorted((row for comparison in comparisons for row in comparison), key=order)
-    return set(list(dict.fromkeys(names[row.id] for row in ordered))[:most])
+def _first_ways(comparisons: Sequence[Sequence[Row]], names: dict[str, str], limit: int) -> set[str]:
+    """Return the names of ``limit`` ways: references and the fastest ways come first, then others by speed."""
+    rows = [row for comparison in comparisons for row in comparison]
+    rows.sort(key=lambda row: (not (row.is_reference or row.fastest), *_order(row)))
+    return set(list(dict.fromkeys(names[row.id] for row in rows))[:limit])
 
 
 def _panels(values: Sequence[dict[str, Any]]) -> tuple[list[Column], float]:
@@ -201,59 +201,56 @@ def _panels(values: Sequence[dict[str, Any]]) -> tuple[list[Column], float]:
 
 
 def _bars(
-    rows: Sequence[Row], names: dict[str, str], keys: dict[str, str], shades: Mapping[str, str], heading: str
+    rows: Sequence[Row], names: dict[str, str], series: dict[str, str], colours: Mapping[str, str], heading: str
 ) -> dict[str, Any]:
     """Draw the measurements of one comparison side by side, the fastest on top, with whiskers at the latency."""
     ordered = sorted(rows, key=_order)
-    shown = labels(ordered, names)
-    values = [{**_values(row, keys), "name": name} for row, name in zip(ordered, shown, strict=True)]
-    colour = field("colour:N", scale={"domain": [*shades], "range": [*shades.values()]}, legend=None)
+    row_labels = labels(ordered, names)
+    values = [{**_row_values(row, series), "name": name} for row, name in zip(ordered, row_labels, strict=True)]
+    colour = field("colour:N", scale={"domain": [*colours], "range": [*colours.values()]}, legend=None)
     panels, (columns, width) = list[Any](), _panels(values)
     for column in columns:
-        first = not panels
         text = f"{column.key}_text"
-        y = field("name:N", sort=shown, title=None, **({} if first else {"axis": None}))
-        # As long as leaves room for what stands behind the bars.
-        most = max(
+        y = field("name:N", sort=row_labels, title=None, **({"axis": None} if panels else {}))
+        # The axis leaves room for the texts behind the bars.
+        longest = max(
             value[f"{column.key}_end"] / max(1 - (10 + LETTER * len(value[text])) / width, 0.3) for value in values
         )
-        scale = {"domain": [0, most or 1.0], "nice": False}
-        whiskers = ", whiskers: 5th to 95th percentile" * (column.key == "median" and any(v["low"] for v in values))
+        scale = {"domain": [0, longest or 1.0], "nice": False}
+        has_whiskers = column.key == "median" and any(value["low"] for value in values)
+        axis_title = column.chart + ", whiskers: 5th to 95th percentile" * has_whiskers
         axis = {"tickCount": 5, "format": ",~r", "labelOverlap": True}
-        x = field(f"{column.key}:Q", title=column.chart + whiskers, scale=scale, axis=axis)
-        end = field(f"{column.key}_end:Q", scale=scale)
+        x, end = field(f"{column.key}:Q", title=axis_title, scale=scale, axis=axis), f"{column.key}_end:Q"
         base = {"y": y, "detail": field("colour:N")}  # by which a page hides all of a series
         bar = {**base, "x": x, "color": colour, "tooltip": _tooltip()}
-        words = {**base, "x": end, "text": field(f"{text}:N")}
-        layers = [
-            marks("bar", bar, height={"band": 0.66}, cornerRadiusEnd=2),
-            marks("text", words, align="left", baseline="middle", dx=6),
-        ]
+        layers = [marks("bar", bar, height={"band": 0.66}, cornerRadiusEnd=2)]
         if column.key == "median":
             low, high = ({**base, "x": field(f"{end}:Q")} for end in ("low", "high"))
-            ticks = [marks("tick", item, size=9, thickness=1.5) for item in (low, high)]
-            layers[1:1] = [marks("rule", {**low, "x2": {"field": "high"}}, strokeWidth=1.5), *ticks]
+            layers.append(marks("rule", {**low, "x2": {"field": "high"}}, strokeWidth=1.5))
+            layers += [marks("tick", channels, size=9, thickness=1.5) for channels in (low, high)]
+        words = {**base, "x": field(end, scale=scale), "text": field(f"{text}:N")}
+        layers.append(marks("text", words, align="left", baseline="middle", dx=6))
         panels.append(overlay(layers, width=width, height={"step": _STEP}))
     title_part: Part = {"title": {"text": heading, "frame": "group"}} if heading else {}
     return stack_charts(panels, across=True, values=values, spacing=_BETWEEN, **title_part)
 
 
-def _lines(rows: Sequence[Row], keys: dict[str, str], colours: Mapping[str, str], name: str) -> dict[str, Any]:
+def _lines(rows: Sequence[Row], series: dict[str, str], colours: Mapping[str, str], dimension: str) -> dict[str, Any]:
     """Draw the measurements against a dimension, one line per series."""
-    others = [item for item in varying_sizes(rows) if item != name]
-    sized = [row for row in rows if row.dimensions.get(name)]
-    largest_first = sorted(sized, key=lambda row: (-(row.dimensions[name] or 0), _seconds(row)))
-    named = {row.id: ", ".join(filter(None, [keys[row.id], sizes_text(row, others)])) for row in sized}
-    shades = {named[row.id]: colours[keys[row.id]] for row in largest_first}
-    values = [{**_values(row, named), "size": row.dimensions[name]} for row in sized]
+    other_sizes = [name for name in varying_sizes(rows) if name != dimension]
+    sized = [row for row in rows if row.dimensions.get(dimension)]
+    names = {row.id: ", ".join(filter(None, [series[row.id], sizes_text(row, other_sizes)])) for row in sized}
+    values = [{**_row_values(row, names), "size": row.dimensions[dimension]} for row in sized]
     axis: Part = {"values": sorted({value["size"] for value in values}), "format": "d", "labelOverlap": True}
     scale: Part = {"type": "log", "base": 2, "nice": False}
-    title = f"{'batch size' if name == 'batch' else plain(name)} (log scale)"
-    x = field("size:Q", title=title, scale=scale, axis=axis)
+    axis_title = f"{'batch size' if dimension == 'batch' else plain(dimension)} (log scale)"
+    x = field("size:Q", title=axis_title, scale=scale, axis=axis)
     legend = {"title": None, "orient": "top", "columns": 2, "offset": 16}
+    largest_first = sorted(sized, key=lambda row: (-(row.dimensions[dimension] or 0), _order(row)))
+    line_colours = {names[row.id]: colours[series[row.id]] for row in largest_first}
     colour, shape, dash = (
-        field("colour:N", scale={"domain": [*shades], "range": item}, legend=legend)
-        for item in ([*shades.values()], SHAPES, DASHES)
+        field("colour:N", scale={"domain": [*line_colours], "range": looks}, legend=legend)
+        for looks in ([*line_colours.values()], SHAPES, DASHES)
     )
     panels, (columns, width) = list[Any](), _panels(values)
     for column in columns:
@@ -263,11 +260,11 @@ def _lines(rows: Sequence[Row], keys: dict[str, str], colours: Mapping[str, str]
         axis = {"tickCount": 6, "labelOverlap": True, "format": ",~r", "minExtent": 44}
         scale = {"type": "log", "domain": [low, high], "nice": False}
         y = field(f"{column.key}:Q", title=f"{column.chart}, log scale", scale=scale, axis=axis)
-        base, known_here = {"x": x, "y": y, "color": colour}, f"datum.{column.key} > 0"
+        base, has_value = {"x": x, "y": y, "color": colour}, f"datum.{column.key} > 0"
         point = {**base, "shape": shape, "tooltip": _tooltip()}
         layers = [
-            marks("line", {**base, "strokeDash": dash}, where=known_here, strokeWidth=2),
-            marks("point", point, where=known_here, filled=True, size=60, opacity=1),
+            marks("line", {**base, "strokeDash": dash}, where=has_value, strokeWidth=2),
+            marks("point", point, where=has_value, filled=True, size=60, opacity=1),
         ]
         panels.append(overlay(layers, width=width, height=260))
     return stack_charts(panels, across=True, values=values, spacing=_BETWEEN_LINES)
@@ -278,12 +275,12 @@ def _tooltip() -> list[Any]:
     return fields(("case", "case"), ("spread", "p5 to p95 (ms)"), *charted)
 
 
-def _values(row: Row, keys: dict[str, str]) -> dict[str, Any]:
+def _row_values(row: Row, series: dict[str, str]) -> dict[str, Any]:
     """Return the values of a row that the panels draw, in the unit of their column, and as text."""
     marked = has_mark(row)
     missing = "wrong outputs" if row.ok and row.agrees is False else "not measured" if row.ok else row.status
     values: dict[str, Any] = {
-        "case": plain(row.name), "colour": keys[row.id],
+        "case": plain(row.name), "colour": series[row.id],
         "low": None if row.p5 is None or not marked else 1e3 * row.p5,
         "high": None if row.p95 is None or not marked else 1e3 * row.p95,
         "spread": f"{milliseconds(row.p5)} to {milliseconds(row.p95)}",
@@ -317,11 +314,11 @@ class PanelAxis:
 
     def domain(self, values: Sequence[float]) -> Ends:
         """Return both ends, and whether the axis is logarithmic."""
-        least, most = min(values), max(values)
-        if most > WIDE_RANGE * least > 0:
-            return least / 1.3, most * 1.3, True
-        room = 0.12 * (most - least) or 0.1 * most
-        return max(least - room, 0.0), most + room, False
+        low, high = min(values), max(values)
+        if high > WIDE_RANGE * low > 0:
+            return low / 1.3, high * 1.3, True
+        room = 0.12 * (high - low) or 0.1 * high
+        return max(low - room, 0.0), high + room, False
 
 
 ERROR = PanelAxis("error", "error of the outputs (relative L2)", format="~e")
@@ -363,7 +360,7 @@ def pareto_front(
     points = [value for value in values if value[key] is not None and value["filled"]]
     across, up = (1 if less else -1), (1 if up_less else -1)
     best: list[dict[str, Any]] = []
-    for point in sorted(points, key=lambda item: (across * item["x"], up * item[key])):
+    for point in sorted(points, key=lambda point: (across * point["x"], up * point[key])):
         if not best or up * point[key] < up * best[-1][key]:
             best.append(point)
     return best
@@ -385,8 +382,9 @@ def scatter_panel(
     points = [value for value in values if value[up.key] is not None]
     ends = {axis.key: axis.domain([point[axis.key] for point in points]) for axis in (across, up)}
     best = pareto_front(points, up.key, less=across.less, up_less=up.less)
-    order = sorted(points, key=lambda item: (not item["role"], item not in best, item["x"]))
-    points = sorted(place_labels(order, "label", ends, size), key=lambda item: bool(item["role"]))  # these lie on top
+    by_priority = sorted(points, key=lambda point: (not point["role"], point not in best, point["x"]))
+    points = place_labels(by_priority, "label", ends, size)
+    points.sort(key=lambda point: bool(point["role"]))  # points with a role lie on top
     channels = []
     for axis in (across, up):
         low, high, log = ends[axis.key]
@@ -416,7 +414,8 @@ def scatter_panel(
 def _point_channels(values: Sequence[dict[str, Any]], theme: Theme, colours: Mapping[str, str]) -> dict[str, Any]:
     """Return colours by backend and shapes by precision, equal in all panels."""
     backends = sorted({value["colour"] for value in values})
-    precisions = [item for item in (*PRECISIONS, *QUANTIZED) if item in {point["precision"] for point in values}]
+    drawn = {value["precision"] for value in values}
+    precisions = [precision for precision in (*PRECISIONS, *QUANTIZED) if precision in drawn]
     legend = {"title": None, "orient": "top"}
     grey = {"symbolFillColor": theme.faint, "symbolStrokeColor": theme.faint}
     shades = {"domain": backends, "range": [colours[backend] for backend in backends]}
@@ -481,13 +480,13 @@ def _points_block(table: Sequence[Row], measure: str, theme: Theme, colours: Map
     metrics = [(row.metric, row.accuracy_share) for row in table if drawable(row, "accuracy")]
     axis = accuracy_axis(metrics) if measure == "accuracy" else AGAINST[measure]
     panels = list[Part]()
-    for item in comparisons:
-        values = _point_values([row for row in item if drawable(row, measure)], names)
+    for comparison in comparisons:
+        values = _point_values([row for row in comparison if drawable(row, measure)], names)
         if values and len(panels) < MAX_PANELS:
             size = (CHART_WIDTH, POINTS_HEIGHT)
-            drawn = scatter_panel(values, LATENCY, axis, theme, size, _POINT_TOOLTIP, colours)
-            place = comparison_place(item, comparisons)
-            panels.append({**drawn, "title": place} if place else drawn)
+            panel = scatter_panel(values, LATENCY, axis, theme, size, _POINT_TOOLTIP, colours)
+            place = comparison_place(comparison, comparisons)
+            panels.append({**panel, "title": place} if place else panel)
     words = ["dashed: nothing is better in both", "crossed out: wrong", *headline(table).split(" · ")[1:-1]]
     room = CHART_WIDTH + 90  # with the labels of the axis
     answer, about = title_of(comparisons, names, room / TITLE_LETTER), wrap(" · ".join(words), int(room / LETTER))
@@ -507,3 +506,82 @@ def _point_values(points: Sequence[Row], names: dict[str, str]) -> list[dict[str
             "filled": right, "wrong": not right,
         })  # fmt: skip
     return values
+
+
+# Samples of the fastest ways: how often a latency occurs, and how latencies change while they are measured.
+
+LATENCY_BINS, TIME_BINS = 80, 120  # bins per way
+WAY_STEP, WAY_HEIGHT = 24, 44  # pixels per way: a row of bins, and a panel
+_EDGE = 3.0  # times the largest median: slower samples are drawn at the edge
+Ways = Sequence[tuple[str, CaseRuns]]
+
+
+def samples_chart(ways: Ways, theme: Theme, colours: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Draw how often each latency occurs, with a line at the median; ``colours`` maps backend names to colours."""
+    latencies = {name: 1e3 * np.concatenate([series.samples for series in run.series]) for name, run in ways}
+    low = min(float(samples.min()) for samples in latencies.values())
+    usual = max(float(np.quantile(samples, 0.999)) for samples in latencies.values())
+    edge = _EDGE * max(float(np.median(samples)) for samples in latencies.values())
+    high = max(min(usual, edge), low * 1.02 + 1e-9)
+    bounds = np.linspace(low - 0.02 * (high - low), high, LATENCY_BINS + 1)
+    values = []
+    for name, run in ways:
+        counts, _ = np.histogram(np.minimum(latencies[name], high), bounds)
+        values += [
+            {"way": name, "from": bounds[place], "to": bounds[place + 1], "samples": int(counts[place]),
+             "share": float(counts[place] / counts.max()) ** 0.5, "colour": _way_colour(run, colours)}
+            for place in np.flatnonzero(counts)
+        ]  # fmt: skip
+    medians = [{"way": name, "median": float(np.median(np.concatenate(run.processes))) * 1e3} for name, run in ways]
+    y = field("way:N", sort=list(latencies), title=None)
+    scale = {"domain": [float(bounds[0]), float(bounds[-1])], "nice": False}
+    bars = {
+        "x": field("from:Q", scale=scale, title="latency of one call (ms)", axis={"format": ",~r", "tickCount": 8}),
+        "x2": {"field": "to"}, "y": y, "color": field("colour:N", scale=None),
+        "opacity": field("share:Q", scale={"domain": [0, 1], "range": [0.08, 1]}, legend=None),
+        "tooltip": [field(name) for name in ("way:N", "from:Q", "to:Q", "samples:Q")],
+    }  # fmt: skip
+    median = {"x": field("median:Q", scale=scale), "y": y}
+    layers = [
+        marks("bar", bars, values, height={"band": 0.7}),
+        marks("tick", median, medians, thickness=2, size=WAY_STEP * 0.8, color=theme.text),
+    ]
+    heading = title("How long single calls took", size=16, offset=10)
+    return vega_document(overlay(layers, width=CHART_WIDTH, height={"step": WAY_STEP}, title=heading), theme)
+
+
+def over_time_chart(ways: Ways, theme: Theme, colours: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Draw the latencies of each way in order, one process after the other; ``colours`` as in :func:`samples_chart`."""
+    panels = list[Part]()
+    for name, run in ways:
+        processes = [np.asarray(series.samples) * 1e3 for series in run.series if series.samples]
+        samples = np.concatenate(processes)
+        bins = np.array_split(samples, min(TIME_BINS, len(samples)))
+        values: list[dict[str, Any]] = []
+        for place, latencies in enumerate(bins):
+            low, median, high = map(float, np.quantile(latencies, [0.1, 0.5, 0.9]))
+            at = 100 * (place + 0.5) / len(bins)
+            values.append({"way": name, "at": at, "low": low, "median": median, "high": high})
+        is_last = len(panels) == len(ways) - 1
+        axis = {"format": ".0f", "tickCount": 5, "labels": is_last, "ticks": is_last}
+        axis_title = "share of its samples, in the order taken (%)" if is_last else None
+        x = field("at:Q", title=axis_title, axis=axis, scale={"domain": [0, 100], "nice": False})
+        scale = {"zero": False, "nice": False}
+        upright = {"tickCount": 3, "format": ",~r", "grid": False, "minExtent": 44}
+        y, colour = field("median:Q", title=None, scale=scale, axis=upright), _way_colour(run, colours)
+        band = {"x": x, "y": field("low:Q", scale=scale), "y2": {"field": "high"}}
+        layers = [
+            marks("area", band, opacity=0.22, color=colour),
+            marks("line", {"x": x, "y": y}, strokeWidth=1.4, color=colour),
+        ]
+        starts = np.cumsum(list(map(len, processes)))[:-1]  # of the processes after the first
+        if rules := [{"at": float(100 * start / len(samples))} for start in starts]:
+            layers.append(marks("rule", {"x": x}, rules, strokeDash=[3, 3], color=theme.faint, strokeWidth=1))
+        above = {"text": name, "fontSize": 12, "fontWeight": "normal", "anchor": "start", "offset": 3}
+        panels.append(overlay(layers, values, width=CHART_WIDTH, height=WAY_HEIGHT, title=above))
+    heading = {"text": "Latency (ms) while it was measured", "fontSize": 16, "anchor": "start", "offset": 10}
+    return vega_document(stack_charts(panels, spacing=6, title=heading), theme)
+
+
+def _way_colour(run: CaseRuns, colours: Mapping[str, str] | None) -> str:
+    return (colours or {}).get(plain(run.first.case.backend_label), PALETTE[0])

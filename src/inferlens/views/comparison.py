@@ -35,17 +35,8 @@ from inferlens.record.record import Record
 from inferlens.spec import plan
 from inferlens.spec.case import Case, shown_together
 from inferlens.stats.intervals import ends
-from inferlens.units import (
-    ABSENT,
-    change,
-    change_spread,
-    listing,
-    milliseconds,
-    percent,
-    plural,
-    significant,
-)
-from inferlens.views.chart import CHART_WIDTH, LETTER, TITLE_LETTER
+from inferlens.units import ABSENT, change, change_spread, listing, milliseconds, percent, plural, significant
+from inferlens.views.chart import CHART_WIDTH, LETTER, TITLE_LETTER, samples_chart
 from inferlens.views.picture import (
     GREY,
     PALETTE,
@@ -61,7 +52,7 @@ from inferlens.views.picture import (
 )
 from inferlens.views.renderers import render
 from inferlens.views.renderers.terminal import wrap
-from inferlens.views.report import MOST_PACKED, environments, pack_records, spread
+from inferlens.views.report import MAX_PACKED, environments, pack_records
 from inferlens.views.table import (
     FORMATS,
     Block,
@@ -73,6 +64,7 @@ from inferlens.views.table import (
     Section,
     Table,
     cut_middle,
+    more_rows_note,
     plain,
     profile_command,
 )
@@ -85,11 +77,27 @@ _STYLES = {"FASTER": "green", "SLOWER": "bold red", "UNDECIDED": "yellow", "DID 
 _WORST_FIRST: tuple[Verdict, ...] = ("SLOWER", "DID NOT RUN", "UNDECIDED", "FASTER", "SAME")
 CI_FORMATS = ("github", "junit")
 COMPARISON_FORMATS = (*FORMATS, *CI_FORMATS)
+# Outcomes for GitHub and JUnit. Cases that ran on neither side do not make the candidate worse.
+_KINDS: dict[Verdict, str] = {"SLOWER": "error", "DID NOT RUN": "error", "UNDECIDED": "warning"}
+_OUTCOMES: dict[Verdict, str] = {"SLOWER": "failure", "DID NOT RUN": "error", "UNDECIDED": "skipped"}
+_COUNTS = {"failures": "failure", "errors": "error", "skipped": "skipped"}
+AB_SCHEMA, AB_STEPS_SCHEMA = "inferlens.ab/1", "inferlens.ab-steps/1"
+MAX_CASES = 40  # cases that are drawn: those that changed most
+STEP = 24  # pixels of a case
+CHANGES_CAPTION = (
+    "Bars reach as far as a change may be off; beyond the grey band it matters. Filled: decided; hollow: not yet."
+)
+_FAR = 3.0  # times the largest ratio: how far a bar is drawn at most
+_COLOURS = {"SLOWER": PALETTE[4], "FASTER": PALETTE[2], "SAME": GREY, "UNDECIDED": PALETTE[1]}
+_SHAPES = {"SLOWER": "triangle-right", "FASTER": "triangle-left", "SAME": "circle", "UNDECIDED": "diamond"}
+MAX_SAMPLES = 4  # changed cases whose samples are drawn
+_SPREAD = "{}: the stronger the colour, the more calls took that long; the line is the median."
+_UNLIKE = "Not the same conditions, so changes are not the software's alone."
 
 
 @dataclass(frozen=True)
 class CaseLine:
-    """One case as text. ``full`` is unique among the cases of all models."""
+    """One case as text. ``full`` is unique among the cases of all models, ``change`` is such as ``+10.0 ± 0.4 %``."""
 
     compared_case: CaseComparison
     model: str
@@ -127,15 +135,18 @@ def comparison_document(compared: RecordComparison, top: int | None = None) -> D
 def case_lines(compared: RecordComparison) -> list[CaseLine]:
     models = group_by(compared.cases, lambda case: case.case.model)
     return [
-        _line(compared, compared_case, name, several=len(models) > 1)
+        _case_line(compared, compared_case, name, several=len(models) > 1)
         for cases in models.values()
         for compared_case, name in zip(cases, distinct_names([case.case for case in cases]), strict=True)
     ]
 
 
-def _line(compared: RecordComparison, case: CaseComparison, name: str, *, several: bool) -> CaseLine:
+def _case_line(compared: RecordComparison, case: CaseComparison, name: str, *, several: bool) -> CaseLine:
     model = plain(case.case.model)
     reasons = [] if case.verdict in ("FASTER", "SAME", "SLOWER") else [case.reason]
+    change_text = change(case.change)
+    if case.change is not None and case.change_interval and case.replicated:
+        change_text = change_spread(case.change, case.change_interval.low, case.change_interval.high)
     return CaseLine(
         compared_case=case,
         model=model,
@@ -143,40 +154,30 @@ def _line(compared: RecordComparison, case: CaseComparison, name: str, *, severa
         full=f"{model} {name}" if several else name,
         base=_median_text(case.base, compared.metric),
         candidate=_median_text(case.candidate, compared.metric),
-        change=_change(case),
+        change=change_text,
         remark=plain(_case_remark(compared, case)),
         notes=tuple(map(plain, [*reasons, *side_notes(Base=case.base.notes, Candidate=case.candidate.notes)])),
     )
-
-
-def _change(case: CaseComparison) -> str:
-    """Return the change and its half-width over processes: ``+10.0 ± 0.4 %``."""
-    if case.change is None or case.change_interval is None or not case.replicated:
-        return change(case.change)
-    return change_spread(case.change, case.change_interval.low, case.change_interval.high)
 
 
 def _case_remark(compared: RecordComparison, case: CaseComparison) -> str:
     """Return why a case was not compared, or a doubt. The headline has what all cases share."""
     for name, side in (("candidate", case.candidate), ("base", case.base)):
         if not side.ok:
-            return "" if side.state == MISSING else f"{name} {_state_text(side)}"
+            reason = plain(side.reason).rstrip(".")
+            return "" if side.state == MISSING else f"{name} {side.state}{f' ({reason})' if reason else ''}"
     words = [f"likely {case.likely_verdict(compared.threshold)}"] if case.verdict == "UNDECIDED" else []
     words += ["measured once"] * (case.measured_once and not compared.measured_once)
     return ", ".join([*words, *["outputs unchecked"] * case.outputs_unchecked])
 
 
 def _verdict(case: CaseComparison) -> str:
-    """Return the verdict; of a case that did not run, on which sides it ran, if that is not its own fault."""
+    """Return the verdict, or which side lacks the case."""
     if case.ran_on_neither:
         return "ON NEITHER SIDE"
-    only = {"ONLY IN CANDIDATE": case.base.state, "ONLY IN BASE": case.candidate.state}
-    return next((name for name, other in only.items() if other == MISSING), case.verdict)
-
-
-def _state_text(side: Side) -> str:
-    reason = plain(side.reason).rstrip(".")
-    return f"{side.state} ({reason})" if reason else side.state
+    if case.base.state == MISSING:
+        return "ONLY IN CANDIDATE"
+    return "ONLY IN BASE" if case.candidate.state == MISSING else case.verdict
 
 
 def _median_text(side: Side, metric: str) -> str:
@@ -204,11 +205,15 @@ def distinct_names(cases: Sequence[Case], *, omitted: Sequence[str] = ()) -> lis
 
 def comparison_table(compared: RecordComparison, top: int) -> Table:
     metric = unit(compared.metric)
+
+    def verdict_text(line: CaseLine) -> str:
+        return ": ".join(filter(None, [_verdict(line.compared_case), line.remark]))
+
     columns = (
         Column("base", "base", metric, keep=1),
         Column("candidate", "candidate", metric, keep=1),
         Column("change", "change", f"± at {percent(compared.level)}"),
-        Column("", "verdict", "", _verdict_text, numeric=False, fold=True),
+        Column("", "verdict", "", verdict_text, numeric=False, fold=True),
     )
 
     def order(line: CaseLine) -> tuple[bool, int, float]:
@@ -217,15 +222,10 @@ def comparison_table(compared: RecordComparison, top: int) -> Table:
 
     lines = sorted(case_lines(compared), key=order)
     shown = [Line.from_row(line.full, columns, line, style=_STYLES[line.compared_case.verdict]) for line in lines[:top]]
-    left = len(lines) - len(shown)
-    more = [f"{plural(left, 'more row')}: --top {len(lines)}, or --format csv"] if left > 0 else []
+    more = more_rows_note(len(lines) - len(shown), len(lines))
     return Table(
         comparison_answer(compared), "case", columns, shown, about=comparison_headline(compared), notes=more, fold=True
     )
-
-
-def _verdict_text(line: CaseLine) -> str:
-    return ": ".join(filter(None, [_verdict(line.compared_case), line.remark]))
 
 
 def comparison_answer(compared: RecordComparison) -> str:
@@ -240,9 +240,9 @@ def comparison_answer(compared: RecordComparison) -> str:
     parts = []
     for verdict in (*words, "ONLY IN BASE", "ONLY IN CANDIDATE", "ON NEITHER SIDE"):
         if cases := cases_by_verdict.get(verdict):
-            most = max(abs(case.change or 0.0) for case in cases)
-            by = f" by {'up to ' if len(cases) > 1 else ''}{percent(most)}" if verdict in ("SLOWER", "FASTER") else ""
-            parts.append(f"{len(cases):,} {words.get(verdict, verdict.lower())}{by}")
+            largest = percent(max(abs(case.change or 0.0) for case in cases))
+            amount = f" by {'up to ' if len(cases) > 1 else ''}{largest}" if verdict in ("SLOWER", "FASTER") else ""
+            parts.append(f"{len(cases):,} {words.get(verdict, verdict.lower())}{amount}")
     return f"{', '.join(parts)}."
 
 
@@ -250,7 +250,7 @@ def comparison_headline(compared: RecordComparison) -> str:
     """Return what all cases share, and the number of processes."""
     cases = [case.case for case in compared.cases]
     devices = [side.device for case in compared.cases for side in (case.base, case.candidate) if side.ok]
-    models, batches, precisions = ({getattr(case, name) for case in cases} for name in ("model", "batch", "precision"))
+    models, batches, precisions = ({getattr(case, axis) for case in cases} for axis in ("model", "batch", "precision"))
     counts = [side.processes for case in compared.cases if case.comparable for side in (case.base, case.candidate)]
     words = [*models] if len(models) == 1 else [plural(len(models), "model")]
     words += [listing(list(dict.fromkeys(devices))), *(precisions if len(precisions) == 1 else [])]
@@ -266,27 +266,28 @@ def comparison_headline(compared: RecordComparison) -> str:
 
 def comparison_notes(compared: RecordComparison) -> list[str]:
     """Return at most three: how busy the machine was, what else differs, and which runs count."""
-    differences = [_difference(difference, compared.common_cases) for difference in compared.differences[:_MOST_NAMES]]
-    left = len(compared.differences) - len(differences)
-    fields = [difference.field for difference in compared.differences if difference.unlike]
-    start = "Not the same conditions, so changes are not the software's alone" if fields else "What else differs"
+    texts = []
+    for difference in compared.differences[:_MOST_NAMES]:
+        values = (cut_middle(plain(value), _MAX_VALUE) for value in (difference.base, difference.candidate))
+        count = case_count_label(difference, compared.common_cases)
+        texts.append(f"{plain(difference.field)}{count} {' / '.join(values)}")
+    unlike = any(difference.unlike for difference in compared.differences)
+    start = "Not the same conditions, so changes are not the software's alone" if unlike else "What else differs"
+    left = len(compared.differences) - len(texts)
     more = f" ({left:,} more: --format json)" if left else ""
-    notes = [*load_notes(compared), *([f"{start}: {'; '.join(differences)}{more}."] if differences else [])]
-    again = sum(max(case.base.runs, case.candidate.runs) > 1 for case in compared.cases)
-    return [*notes, *([f"{plural(again, 'case')} measured several times: the newest run counts."] if again else [])]
+    notes = [*busy_notes(compared), *([f"{start}: {'; '.join(texts)}{more}."] if texts else [])]
+    repeated = sum(max(case.base.runs, case.candidate.runs) > 1 for case in compared.cases)
+    if repeated:
+        notes.append(f"{plural(repeated, 'case')} measured several times: the newest run counts.")
+    return notes
 
 
-def load_notes(compared: RecordComparison) -> list[str]:
-    """Return how busy the machine was; of one side alone, which changes may come from instead."""
+def busy_notes(compared: RecordComparison) -> list[str]:
+    """Return how busy the machine was. Changes may come from a load on one side alone."""
     busy_sides = [name for name, load in compared.loads.items() if load.busy]
     if len(busy_sides) == 1:
         return [f"Of the {busy_sides[0]} alone: {compared.loads[busy_sides[0]].cause} Changes may come from that."]
     return [*filter(None, [compared.machine_load.sentence])]
-
-
-def _difference(difference: Difference, cases: int) -> str:
-    base, candidate = (cut_middle(plain(value), _MAX_VALUE) for value in (difference.base, difference.candidate))
-    return f"{plain(difference.field)}{case_count_label(difference, cases)} {base} / {candidate}"
 
 
 def next_steps(compared: RecordComparison) -> list[str]:
@@ -296,8 +297,7 @@ def next_steps(compared: RecordComparison) -> list[str]:
     if undecided := compared.with_verdict("UNDECIDED"):
         model = undecided[0].case.model
         words = ("load", [model, "--rerun"]) if compared.metric == CAPACITY else ("bench", [model, "--repeats", "5"])
-        again = plain(plan.command(*words))
-        return [f"To decide, measure both sides again:  {again}"]
+        return [f"To decide, measure both sides again:  {plain(plan.command(*words))}"]
     return []
 
 
@@ -325,14 +325,14 @@ def _comparison_row(line: CaseLine) -> dict[str, object]:
 def sentences(compared: RecordComparison) -> list[str]:
     """Return the main sentences for output without a table, the most important first."""
     slower = [f"{line.full}, {line.change}" for line in changed_lines(compared, "SLOWER")]
-    not_compared = [
+    failed = [
         f"{line.full} ({line.remark or _verdict(line.compared_case).lower()})"
-        for line in case_lines(compared)
-        if line.compared_case.verdict == "DID NOT RUN" and not line.compared_case.ran_on_neither
+        for line in changed_lines(compared, "DID NOT RUN")
+        if not line.compared_case.ran_on_neither
     ]
-    result = [comparison_answer(compared), f"Slower: {first_names(slower)}." if slower else ""]
-    result += [f"Not compared: {first_names(not_compared)}." if not_compared else "", *comparison_notes(compared)]
-    return [sentence for sentence in result if sentence]
+    names = {"Slower": slower, "Not compared": failed}
+    named = [f"{start}: {first_names(cases)}." for start, cases in names.items() if cases]
+    return [comparison_answer(compared), *named, *comparison_notes(compared)]
 
 
 def changed_lines(compared: RecordComparison, *verdicts: Verdict) -> list[CaseLine]:
@@ -346,12 +346,6 @@ def changed_lines(compared: RecordComparison, *verdicts: Verdict) -> list[CaseLi
 def first_names(names: Sequence[str]) -> str:
     more = [f"and {len(names) - _MOST_NAMES:,} more"] if len(names) > _MOST_NAMES else []
     return "; ".join([*names[:_MOST_NAMES], *more])
-
-
-# Outcomes for GitHub and JUnit. Cases that ran on neither side do not make the candidate worse.
-_KINDS: dict[Verdict, str] = {"SLOWER": "error", "DID NOT RUN": "error", "UNDECIDED": "warning"}
-_OUTCOMES: dict[Verdict, str] = {"SLOWER": "failure", "DID NOT RUN": "error", "UNDECIDED": "skipped"}
-_COUNTS = {"failures": "failure", "errors": "error", "skipped": "skipped"}
 
 
 def _change_text(line: CaseLine, metric: str) -> str:
@@ -383,11 +377,11 @@ def github(compared: RecordComparison) -> str:
 
 def github_command(kind: str, title: str, message: str) -> str:
     """Return ``::KIND title=TITLE::MESSAGE`` with escaped parts."""
-    named = _escaped(title).replace(":", "%3A").replace(",", "%2C")
-    return f"::{kind} title={named}::{_escaped(message)}"
+    named = _escape_command(title).replace(":", "%3A").replace(",", "%2C")
+    return f"::{kind} title={named}::{_escape_command(message)}"
 
 
-def _escaped(text: str) -> str:
+def _escape_command(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
@@ -434,9 +428,6 @@ def _count(element: Xml.Element) -> None:
     element.set("tests", str(len(list(element.iter("testcase")))))
     for name, tag in _COUNTS.items():
         element.set(name, str(len(list(element.iter(tag)))))
-
-
-AB_SCHEMA, AB_STEPS_SCHEMA = "inferlens.ab/1", "inferlens.ab-steps/1"
 
 
 def ab_document(result: ABResult | ABSteps, next_step: str = "") -> Document:
@@ -496,90 +487,84 @@ def _ab_rows(result: ABResult) -> Iterator[dict[str, object]]:
 # The page and its chart of changes. The axis is logarithmic in the ratio of candidate and base, so that double and half
 # are equally far from no change. The band marks changes that do not matter.
 
-MAX_CASES = 40  # cases that are drawn: those that changed most
-STEP = 24  # pixels of a case
-CHANGES_CAPTION = (
-    "Bars reach as far as a change may be off; beyond the grey band it matters. Filled: decided; hollow: not yet."
-)
-_FAR = 3.0  # times the largest ratio: how far a bar is drawn at most
-_COLOURS = {"SLOWER": PALETTE[4], "FASTER": PALETTE[2], "SAME": GREY, "UNDECIDED": PALETTE[1]}
-_SHAPES = {"SLOWER": "triangle-right", "FASTER": "triangle-left", "SAME": "circle", "UNDECIDED": "diamond"}
-
 
 def comparison_chart(compared: RecordComparison) -> Callable[[Theme], dict[str, Any]]:
     """Return the function that makes the Vega-Lite document for a theme.
 
     Raises InferlensError if no case ran on both sides.
     """
-    pairs = [(line, line.compared_case) for line in case_lines(compared)]
-    lines = [line for line, case in pairs if case.comparable and case.change is not None]
+    lines = case_lines(compared)
+    lines = [line for line in lines if line.compared_case.comparable and line.compared_case.change is not None]
     if not lines:
         raise InferlensError("There is nothing to draw: no case ran on both sides.", hint="the table, which says why")
-    chosen = sorted(lines, key=lambda line: -abs(math.log(_ratio(line))))[:MAX_CASES]
-    chosen.sort(key=lambda line: -_ratio(line))
-    return partial(_chart, compared, chosen, len(lines))
+    lines.sort(key=lambda line: -abs(math.log(_time_ratio(line))))
+    drawn = sorted(lines[:MAX_CASES], key=lambda line: -_time_ratio(line))
+    return partial(_changes_chart, compared, drawn, len(lines))
 
 
-def _ratio(line: CaseLine) -> float:
+def _time_ratio(line: CaseLine) -> float:
     return max(1 + (line.compared_case.change or 0.0), 1e-9)
 
 
-def _chart(compared: RecordComparison, shown: Sequence[CaseLine], total: int, theme: Theme) -> dict[str, Any]:
-    values = _values(shown)
-    low = min(1 / (1 + 2 * compared.threshold), *(value["low"] for value in values))
-    high = max(1 + 2 * compared.threshold, *(value["high"] for value in values))
-    margin = (high / low) ** 0.04
-    scale = {"type": "log", "domain": [low / margin, high * margin], "nice": False}
-    less, more = ("slower", "faster") if compared.metric in RATES else ("faster", "slower")
-    direction = f"← {less} · change of the {compared.metric}, candidate against base · {more} →"
+def _changes_chart(compared: RecordComparison, shown: Sequence[CaseLine], total: int, theme: Theme) -> dict[str, Any]:
+    values = _change_values(shown)
+    lowest = min(1 / (1 + 2 * compared.threshold), *(value["low"] for value in values))
+    highest = max(1 + 2 * compared.threshold, *(value["high"] for value in values))
+    margin = (highest / lowest) ** 0.04
+    scale = {"type": "log", "domain": [lowest / margin, highest * margin], "nice": False}
+    left, right = ("slower", "faster") if compared.metric in RATES else ("faster", "slower")
+    direction = f"← {left} · change of the {compared.metric}, candidate against base · {right} →"
     label = "(datum.value > 1 ? '+' : '') + format(100 * (datum.value - 1), '~r') + ' %'"
     axis = {"tickCount": 8, "labelExpr": label, "labelOverlap": True}
-    x, begin, end, at = (
-        field(f"{name}:Q", scale=scale, **more)
-        for name, more in (("ratio", {"title": direction, "axis": axis}), ("low", {}), ("from", {}), ("at", {}))
-    )
+    x = field("ratio:Q", scale=scale, title=direction, axis=axis)
+    low_x, band_x, no_change_x = (field(f"{name}:Q", scale=scale) for name in ("low", "from", "at"))
     y = field("case:N", sort=[value["case"] for value in values], title=None)
-    band = [{"from": max(1 / (1 + compared.threshold), low / margin), "to": min(1 + compared.threshold, high * margin)}]
+    begin, end = max(1 / (1 + compared.threshold), lowest / margin), min(1 + compared.threshold, highest * margin)
+    band = [{"from": begin, "to": end}]
     verdicts = [verdict for verdict in _COLOURS if any(value["verdict"] == verdict for value in values)]
-    scales = [{"domain": verdicts, "range": [item[verdict] for verdict in verdicts]} for item in (_COLOURS, _SHAPES)]
-    colour, shape = (field("verdict:N", scale=item, legend={"title": None, "orient": "top"}) for item in scales)
+    legend = {"title": None, "orient": "top"}
+    colour, shape = (
+        field("verdict:N", scale={"domain": verdicts, "range": [looks[verdict] for verdict in verdicts]}, legend=legend)
+        for looks in (_COLOURS, _SHAPES)
+    )
     tooltip = [field(f"{name}:N") for name in ("case", "verdict", "change", "base", "candidate")]
     point = {"x": x, "y": y, "color": colour, "shape": shape, "tooltip": tooltip}
     hollow: Part = {"filled": False, "size": 90, "opacity": 1, "fill": theme.background}
     layers = [
-        marks("rect", {"x": end, "x2": {"field": "to"}}, values=band, color=theme.faint, opacity=0.14),
-        marks("rule", {"x": at}, values=[{"at": 1}], strokeWidth=1, color=theme.faint),
-        marks("rule", {"x": begin, "x2": {"field": "high"}, "y": y, "color": colour}, strokeWidth=2),
+        marks(
+            "rect",
+            {"x": band_x, "x2": {"field": "to"}},
+            values=band,
+            color=theme.faint,
+            opacity=0.14,
+        ),
+        marks("rule", {"x": no_change_x}, values=[{"at": 1}], strokeWidth=1, color=theme.faint),
+        marks("rule", {"x": low_x, "x2": {"field": "high"}, "y": y, "color": colour}, strokeWidth=2),
         marks("point", point, where="datum.decided", filled=True, size=90, opacity=1),
         marks("point", point, where="!datum.decided", **hollow),
         marks("text", {"y": y, "text": field("change:N")}, align="left", x=CHART_WIDTH + 10),
     ]
-    few = f" · the {len(shown)} of {plural(total, 'case')} that changed most" * (total > len(shown))
+    about = comparison_headline(compared)
+    about += f" · the {len(shown)} of {plural(total, 'case')} that changed most" * (total > len(shown))
     answer = wrap(comparison_answer(compared), int(CHART_WIDTH / TITLE_LETTER))
-    heading = title(answer, cut_middle(f"{comparison_headline(compared)}{few}", int(CHART_WIDTH / LETTER)), offset=14)
+    heading = title(answer, cut_middle(about, int(CHART_WIDTH / LETTER)), offset=14)
     return vega_document(overlay(layers, values, width=CHART_WIDTH, height={"step": STEP}, title=heading), theme)
 
 
-def _values(shown: Sequence[CaseLine]) -> list[dict[str, Any]]:
+def _change_values(shown: Sequence[CaseLine]) -> list[dict[str, Any]]:
     """Return the values per case. A bar beyond all points ends at the edge."""
-    most = max(max(_ratio(line), 1 / _ratio(line)) for line in shown) * _FAR
+    edge = max(max(_time_ratio(line), 1 / _time_ratio(line)) for line in shown) * _FAR
     values: list[dict[str, Any]] = []
     for line in shown:
-        case, ratio = line.compared_case, _ratio(line)
+        case, ratio = line.compared_case, _time_ratio(line)
         interval = case.change_interval if case.replicated else None
         values.append({
             "case": line.full, "verdict": case.verdict, "decided": case.verdict != "UNDECIDED", "ratio": ratio,
-            "low": max(1 + interval.low, 1 / most) if interval else ratio,
-            "high": min(1 + interval.high, most) if interval else ratio,
+            "low": max(1 + interval.low, 1 / edge) if interval else ratio,
+            "high": min(1 + interval.high, edge) if interval else ratio,
             "change": line.change, "base": line.base, "candidate": line.candidate,
         })  # fmt: skip
     return values
-
-
-MAX_SAMPLES = 4  # changed cases of which the samples are drawn
-_SPREAD = "{}: the stronger the colour, the more calls took that long; the line is the median."
-_UNLIKE = "Not the same conditions, so changes are not the software's alone."
-_DIFFERENT = [Column(side, side, write=plain, numeric=False, fold=True) for side in ("base", "candidate")]
 
 
 def comparison_report(
@@ -589,7 +574,7 @@ def comparison_report(
     charts, samples = list[Block](), list[Block]()
     try:
         converter()
-        samples += _sample_pictures(compared, base, candidate)
+        samples += _changed_pictures(compared, base, candidate)
         charts.append(picture("changes", CHANGES_CAPTION, comparison_chart(compared)))
     except MissingLibrary as error:
         charts.append(f"Without charts: {error}")
@@ -601,7 +586,7 @@ def comparison_report(
     download = Download("compare.csv", "every number of the comparison", "text/csv", numbers)
 
     def side_section(side: str, name: str, records: Sequence[Record]) -> Section:
-        blocks = [*environments(records), pack_records(records, side, MOST_PACKED // 2)]
+        blocks = [*environments(records), pack_records(records, side, MAX_PACKED // 2)]
         return Section(side, f"{side.capitalize()}: {plain(name)}", blocks)
 
     sections = [
@@ -626,7 +611,7 @@ def _answer_blocks(compared: RecordComparison) -> Iterator[Block]:
     yield from next_steps(compared)
 
 
-def _sample_pictures(
+def _changed_pictures(
     compared: RecordComparison, base: Sequence[Record], candidate: Sequence[Record]
 ) -> Iterator[Block]:
     """Draw the latency samples of both sides for the cases that changed most."""
@@ -636,14 +621,15 @@ def _sample_pictures(
     for number, line in enumerate(changed_lines(compared, "SLOWER", "FASTER")[:MAX_SAMPLES], 1):
         sides = zip(("base", "candidate"), runs[id(line.compared_case)], strict=True)
         ways = [(name, side) for name, side in sides if side and side.processes]
-        yield picture(f"samples-{number}", _SPREAD.format(line.full), partial(spread, ways))
+        yield picture(f"samples-{number}", _SPREAD.format(line.full), partial(samples_chart, ways))
 
 
 def _difference_blocks(compared: RecordComparison) -> list[Block]:
     def cases(difference: Difference) -> str:
         return case_count_label(difference, compared.common_cases).strip(" ()")
 
-    columns = (*_DIFFERENT, Column("", "cases", "", cases, numeric=False))
+    columns = [Column(side, side, write=plain, numeric=False, fold=True) for side in ("base", "candidate")]
+    columns.append(Column("", "cases", "", cases, numeric=False))
     lines = [
         Line.from_row(plain(difference.field), columns, difference, style="bold" * difference.unlike)
         for difference in compared.differences

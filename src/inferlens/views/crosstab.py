@@ -28,17 +28,8 @@ from inferlens.units import ABSENT, drop, error_size, listing, milliseconds, plu
 from inferlens.views.answer import FEW, answers, doubts
 from inferlens.views.comparison import distinct_names
 from inferlens.views.records import headline, rerun_notes, table_notes
-from inferlens.views.rows import (
-    PARTLY,
-    Row,
-    RowKey,
-    group_rows,
-    rows,
-    runs_by_row,
-    sizes_text,
-    varying_sizes,
-)
-from inferlens.views.table import Column, Document, Line, Screen, Table, plain
+from inferlens.views.rows import PARTLY, Row, RowKey, group_rows, rows, runs_by_row, sizes_text, varying_sizes
+from inferlens.views.table import Column, Document, Line, Screen, Table, more_rows_note, plain
 
 MAX_NAMES = 3  # ways in a sentence
 LEVEL = 0.95
@@ -52,22 +43,22 @@ class CrossAxis(NamedTuple):
     order: Sequence[Any] = ()
 
 
-def _field(name: str, nothing: Any, order: Sequence[Any] = ()) -> CrossAxis:
+def _case_axis(name: str, nothing: Any, order: Sequence[Any] = ()) -> CrossAxis:
     return CrossAxis(lambda _, case: getattr(case, name), lambda _: {name: nothing}, order)
 
 
 # Cases that are equal without the axis form a line. Names of sizes are axes, too.
 AXES = {
-    "precision": _field("precision", "", (*PRECISIONS, *QUANTIZED)),
+    "precision": _case_axis("precision", "", (*PRECISIONS, *QUANTIZED)),
     "batch": CrossAxis(lambda row, _: row.batch, lambda _: {}),
-    "threads": _field("threads", None),
-    "device": _field("device", "", DEVICES)._replace(
+    "threads": _case_axis("threads", None),
+    "device": _case_axis("device", "", DEVICES)._replace(
         without=lambda case: {"device": "", "variant": case.variant.replace(case.device, "")}
     ),
     "backend": CrossAxis(lambda row, _: row.backend, lambda _: {"backend": "", "variant": "", "options": {}}),
-    "calibration": _field("calibration", ""),
-    "python": _field("python", ""),
-    "model": _field("model", ""),
+    "calibration": _case_axis("calibration", ""),
+    "python": _case_axis("python", ""),
+    "model": _case_axis("model", ""),
     "machine": CrossAxis(lambda row, _: row.machine, lambda _: {}),
 }
 
@@ -121,8 +112,8 @@ class CrossTable:
 
     @cached_property
     def values(self) -> list[Any]:
-        there = {self.dimension.value(row, self.case(row)) for row in self.rows}
-        return [value for value in self.names if value in there]
+        present = {self.dimension.value(row, self.case(row)) for row in self.rows}
+        return [value for value in self.names if value in present]
 
     @cached_property
     def lines(self) -> list[CrossLine]:
@@ -131,25 +122,27 @@ class CrossTable:
         cases: dict[Any, Case] = {}
         for row in self.rows:
             case = self.case(row)
-            bare = replace(case, **self.dimension.without(case), **self._own_precisions)
+            common = replace(case, **self.dimension.without(case), **self._dropped_precision)
             if self.axis != "model":  # the inputs of two models may differ
-                bare = replace(bare, batch=None, inputs=())
-            key = self._workload(row) if self.by_model else (bare.digest, *self._sizes_and_form(row))
-            cases.setdefault(key, bare)
+                common = replace(common, batch=None, inputs=())
+            key = self._workload(row) if self.by_model else (common.digest, *self._sizes_and_form(row))
+            cases.setdefault(key, common)
             groups.setdefault(key, {}).setdefault(self.dimension.value(row, case), []).append(row)
         if self.by_model:
-            names = self._workload_names(list(cases))
+            models = list(dict.fromkeys(model for model, *_ in cases))
+            short_names = dict(zip(models, _short_models(models), strict=True))
+            names = [" ".join(filter(None, [short_names[model], *words])) for model, *words, _ in cases]
         else:
             shared = ["precision"] * (len({case.precision for case in cases.values()}) == 1)
             names = distinct_names(list(cases.values()), omitted=(self.axis, *shared))
             names = [f"{name} {sizes}" for name, (_, sizes, _) in zip(names, groups, strict=True)]
         return [
-            CrossLine(plain(name) or "all", self._cells({value: _best(item) for value, item in cells.items()}))
-            for name, cells in zip(names, groups.values(), strict=True)
+            CrossLine(plain(name) or "all", self._cells({value: _fastest_row(rows) for value, rows in group.items()}))
+            for name, group in zip(names, groups.values(), strict=True)
         ]
 
     @cached_property
-    def _own_precisions(self) -> dict[str, str]:
+    def _dropped_precision(self) -> dict[str, str]:
         """Drop the precision if each model has one, such as a file and its quantized copy."""
         mixed = len({(row.model, row.precision) for row in self.rows}) > len({row.model for row in self.rows})
         return {} if self.axis != "model" or mixed else {"precision": ""}
@@ -158,7 +151,7 @@ class CrossTable:
     def same_model(self) -> bool:
         """Return whether a line compares one model, or a file and its quantized copy."""
         quantized = {row.precision for row in self.rows} & {*QUANTIZED}
-        return self.axis != "model" or bool(self._own_precisions and quantized)
+        return self.axis != "model" or bool(self._dropped_precision and quantized)
 
     def _workload(self, row: Row) -> tuple[str, ...]:
         """Return the key of a line of models: the work without the axis. All but the last part is shown."""
@@ -167,7 +160,7 @@ class CrossTable:
         return row.model, sizes, io, row.call_mode, form
 
     def _sizes_and_form(self, row: Row) -> tuple[str, str]:
-        """Return the sizes that tell a row from others of its model, in words, and its inputs but for the axis."""
+        """Return the sizes in which a row differs from others of its model, and its inputs without the axis."""
         if self.axis == "model":
             return "", ""
         return sizes_text(row, self._sizes[row.model]), row.inputs_without([self.axis])
@@ -178,11 +171,6 @@ class CrossTable:
             rows[0].model: [name for name in varying_sizes(rows) if name != self.axis]
             for rows in group_rows(self.rows, "model")
         }
-
-    def _workload_names(self, every: Sequence[tuple[str, ...]]) -> list[str]:
-        models = list(dict.fromkeys(model for model, *_ in every))
-        names = dict(zip(models, _short(models), strict=True))
-        return [" ".join(filter(None, [names[model], *words])) for model, *words, _ in every]
 
     def _cells(self, rows: Mapping[Any, Row]) -> dict[Any, CrossCell]:
         base = rows.get(self.values[0])
@@ -211,12 +199,11 @@ class CrossTable:
             return None
         if base.comparison == row.comparison:
             return self._races[row.comparison].data.difference(base.id, row.id)
-        entries = [self._races[item.comparison].entries.get(item.id) for item in (base, row)]
-        complete = [entry for entry in entries if entry]
-        if len(complete) < 2:
+        base_entry, entry = (self._races[cell.comparison].entries.get(cell.id) for cell in (base, row))
+        if base_entry is None or entry is None:
             return None
-        first, second = (list(entry.rounds.values()) or list(entry.separate) for entry in complete)
-        return unpaired_difference(first, second, complete[0].usual)
+        before, after = (list(side.rounds.values()) or list(side.separate) for side in (base_entry, entry))
+        return unpaired_difference(before, after, base_entry.usual)
 
     @cached_property
     def _races(self) -> dict[Any, Race]:
@@ -224,8 +211,6 @@ class CrossTable:
             comparison[0].comparison: race({row.id: self.runs[row.id, row.machine] for row in comparison})
             for comparison in group_rows(self.rows, "comparison")
         }
-
-    # What it comes to
 
     @cached_property
     def sentences(self) -> list[str]:
@@ -245,12 +230,12 @@ class CrossTable:
             words = [f"{words[0]} to {words[-1]}"]
         wrong = [name for name, cell in cells if cell.word == "wrong"]
         words += [f"wrong in {listing(wrong[:MAX_NAMES])}"] if wrong else []
-        item = ", for one item" * (self.axis == "batch")
-        return f"{self.label(value)} against {self.label(self.values[0])}{item}: {', '.join(words)}." if words else ""
+        per_item = ", for one item" * (self.axis == "batch")
+        pair = f"{self.label(value)} against {self.label(self.values[0])}"
+        return f"{pair}{per_item}: {', '.join(words)}." if words else ""
 
     def label(self, value: Any) -> str:
-        number = isinstance(value, int)
-        return f"{self.axis} {value}" if number else self.names[value]
+        return f"{self.axis} {value}" if isinstance(value, int) else self.names[value]
 
 
 def crosstabs(records: Sequence[Record], axis: str, reference: str | None = None) -> list[CrossTable]:
@@ -260,10 +245,10 @@ def crosstabs(records: Sequence[Record], axis: str, reference: str | None = None
         InferlensError: if there is no such axis, all cases are alike in it, or ``reference`` names no row.
     """
     shown = rows(records, reference)
-    axes = AXES | {name: CrossAxis(partial(_size, name), lambda _: {}) for row in shown for name in row.sizes}
+    axes = AXES | {name: CrossAxis(partial(_size_value, name), lambda _: {}) for row in shown for name in row.sizes}
     check_choice("axis", axis, axes)
     runs = runs_by_row(records)
-    names = {name: _values(shown, runs, name, dimension) for name, dimension in axes.items()}
+    names = {name: _axis_values(shown, runs, name, dimension) for name, dimension in axes.items()}
     if len(names[axis]) < 2:
         shared = f" All are of {listing(list(names[axis].values()))}." if names[axis] else ""
         differing = [name for name, values in names.items() if len(values) > 1]
@@ -275,11 +260,11 @@ def crosstabs(records: Sequence[Record], axis: str, reference: str | None = None
     return [crosstab for crosstab in result if len(crosstab.values) > 1] or result
 
 
-def _size(name: str, row: Row, _: Case) -> int | None:
+def _size_value(name: str, row: Row, _: Case) -> int | None:
     return row.sizes.get(name)
 
 
-def _values(shown: Sequence[Row], runs: Mapping[RowKey, CaseRuns], name: str, axis: CrossAxis) -> dict[Any, str]:
+def _axis_values(shown: Sequence[Row], runs: Mapping[RowKey, CaseRuns], name: str, axis: CrossAxis) -> dict[Any, str]:
     """Return the ordered values of an axis and their names."""
     cases = [runs[row.id, row.machine].first.case for row in shown]
     values = list(dict.fromkeys(axis.value(row, case) for row, case in zip(shown, cases, strict=True)))
@@ -293,24 +278,24 @@ def _values(shown: Sequence[Row], runs: Mapping[RowKey, CaseRuns], name: str, ax
         pairs = zip(cases, shown_together(cases), strict=True)
         return {case.python: plain(short.python) or "this one" for case, short in pairs}
     if name == "model":
-        return dict(zip(values, _short(values), strict=True))
+        return dict(zip(values, _short_models(values), strict=True))
     return {value: plain(str(value)) if value not in (None, "") else "default" for value in values}
 
 
-def _short(models: Sequence[str]) -> list[str]:
+def _short_models(models: Sequence[str]) -> list[str]:
     """Return model names without their prefixes, if they stay distinct."""
     short = [plain(re.split(r"[:/]", model)[-1]) or plain(model) for model in models]
     return short if len({*short}) == len(short) else list(map(plain, models))
 
 
-def _best(rows: Sequence[Row]) -> Row:
+def _fastest_row(rows: Sequence[Row]) -> Row:
     """Return the fastest right row, else the first."""
     eligible = [row for row in rows if row.ranked and row.seconds_per_call is not None]
     return min(eligible, key=lambda row: row.seconds_per_call or 0.0, default=rows[0])
 
 
 SCHEMA = "inferlens.crossed/1"
-LEAST_ROWS = 5  # of a table, even if it exceeds the screen
+LEAST_ROWS = 5  # rows that a table keeps even if it exceeds the screen
 _OUTPUT_AXES = ("precision", "calibration", "backend")  # axes that outputs differ by
 
 
@@ -323,48 +308,47 @@ def crosstab_document(
     """
     result = crosstabs(records, axis, reference)
 
-    def blocks(most: int | None = None) -> list[Table | str]:
+    def blocks(limit: int | None = None) -> list[Table | str]:
         again = rerun_notes([row.runs for crossed in result for row in crossed.rows])
-        return [*(_table(crossed, where, most) for crossed in result), *again]
+        return [*(_crosstab_table(crossed, where, limit) for crossed in result), *again]
 
     def tries(_: Screen) -> Iterator[list[Table | str]]:
         longest = max(len(crossed.lines) for crossed in result)
         yield blocks(top or longest)
         if top is None:
-            yield from (blocks(most) for most in range(longest - 1, LEAST_ROWS - 1, -1))
+            yield from (blocks(limit) for limit in range(longest - 1, LEAST_ROWS - 1, -1))
 
-    data, title = partial(_data, result, axis), f"By {axis} – Inferlens"
-    return Document(blocks, data, lambda: _rows(result, axis), title=title, tries=tries)
+    data, csv_rows = partial(_crosstab_data, result, axis), partial(_crosstab_rows, result, axis)
+    return Document(blocks, data, csv_rows, title=f"By {axis} – Inferlens", tries=tries)
 
 
-def _table(crosstab: CrossTable, where: str, most: int | None) -> Table:
-    columns = [column for value in crosstab.values for column in _columns(crosstab, value)]
+def _crosstab_table(crosstab: CrossTable, where: str, limit: int | None) -> Table:
+    columns = [column for value in crosstab.values for column in _value_columns(crosstab, value)]
     single = len(group_rows(crosstab.rows, "comparison")) == 1
     lines = []
-    for line in crosstab.lines[:most]:
+    for line in crosstab.lines[:limit]:
         fastest = any(cell.row.fastest for cell in line.cells.values())
         lines.append(Line.from_row(line.name, columns, line, style="bold green" * (single and fastest)))
-    few = [row for row in crosstab.rows if FEW in doubts(row)]
-    notes = [*_hidden(crosstab, most), *_caveats(crosstab), *table_notes(crosstab.rows, where, few)]
+    few_samples = [row for row in crosstab.rows if FEW in doubts(row)]
+    notes = [
+        *more_rows_note(len(crosstab.lines) - len(lines), len(crosstab.lines)),
+        *_caveats(crosstab),
+        *table_notes(crosstab.rows, where, few_samples),
+    ]
     words = [cell.word for line in crosstab.lines for cell in line.cells.values() if cell.word]
     if words and not any("--view notes" in note for note in notes):
         notes.append(f"Why {listing(list(dict.fromkeys(words)))}: inferlens show {where or 'RESULTS'} --view notes")
     return Table(
-        _title(crosstab), "model" if crosstab.by_model else "way", columns, lines, notes=notes, fold=True,
+        _crosstab_title(crosstab), "model" if crosstab.by_model else "way", columns, lines, notes=notes, fold=True,
         answer=answers(crosstab.rows)[0].lines if single else (), sentences=crosstab.sentences,
     )  # fmt: skip
 
 
-def _hidden(crosstab: CrossTable, most: int | None) -> list[str]:
-    left = len(crosstab.lines[most:]) if most else 0
-    return [f"{plural(left, 'more row')}: --top {len(crosstab.lines)}, or --format csv"] if left else []
-
-
 def _caveats(crosstab: CrossTable) -> list[str]:
     """Return notes on all cells."""
-    texts = [cell for line in crosstab.lines for cell in line.cells.values() if cell.speedup is not None]
+    compared = [cell for line in crosstab.lines for cell in line.cells.values() if cell.speedup is not None]
     once = "Cases were measured once: how far speed-ups may be off is not known."
-    sentences = [once] if texts and all(cell.low is None for cell in texts) else []
+    sentences = [once] if compared and all(cell.low is None for cell in compared) else []
     noise = [row for row in crosstab.rows if any(note.code == "random-calibration" for note in row.notes)]
     if noise:
         precisions = sorted({row.precision for row in noise})
@@ -373,7 +357,7 @@ def _caveats(crosstab: CrossTable) -> list[str]:
     return [*sentences, *([model_note] if crosstab.axis == "model" and crosstab.same_model else [])]
 
 
-def _title(crosstab: CrossTable) -> str:
+def _crosstab_title(crosstab: CrossTable) -> str:
     models, machines = ({getattr(row, name) for row in crosstab.rows} for name in ("model", "machine"))
     if len(models) == len(machines) == 1:
         return headline(crosstab.rows)
@@ -384,7 +368,7 @@ def _title(crosstab: CrossTable) -> str:
     return " · ".join(plain(word) for word in words if word)
 
 
-def _columns(crosstab: CrossTable, value: Any) -> list[Column]:
+def _value_columns(crosstab: CrossTable, value: Any) -> list[Column]:
     """Return the columns of one value: time, speed-up, and error of the outputs."""
     name, first = crosstab.names[value], value == crosstab.values[0]
 
@@ -416,7 +400,7 @@ def _columns(crosstab: CrossTable, value: Any) -> list[Column]:
     return shown
 
 
-def _fields(cell: CrossCell) -> dict[str, Any]:
+def _cell_fields(cell: CrossCell) -> dict[str, Any]:
     """Return a cell for programs in seconds and factors."""
     row = cell.row
     return {
@@ -427,23 +411,20 @@ def _fields(cell: CrossCell) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _data(crosstabs: Sequence[CrossTable], axis: str) -> dict[str, Any]:
-    tables = [
-        {
-            "machine": "" if axis == "machine" else crosstab.rows[0].machine,
-            "lines": [
-                {"name": line.name, "cells": [{axis: value, **_fields(cell)} for value, cell in line.cells.items()]}
-                for line in crosstab.lines
-            ],
-            "sentences": crosstab.sentences,
-        }
-        for crosstab in crosstabs
-    ]
+def _crosstab_data(crosstabs: Sequence[CrossTable], axis: str) -> dict[str, Any]:
+    tables = []
+    for crosstab in crosstabs:
+        machine = "" if axis == "machine" else crosstab.rows[0].machine
+        lines = [
+            {"name": line.name, "cells": [{axis: value, **_cell_fields(cell)} for value, cell in line.cells.items()]}
+            for line in crosstab.lines
+        ]
+        tables.append({"machine": machine, "lines": lines, "sentences": crosstab.sentences})
     return {"schema": SCHEMA, "axis": axis, "tables": tables}
 
 
-def _rows(crosstabs: Sequence[CrossTable], axis: str) -> Iterator[dict[str, object]]:
+def _crosstab_rows(crosstabs: Sequence[CrossTable], axis: str) -> Iterator[dict[str, object]]:
     for line in (line for crosstab in crosstabs for line in crosstab.lines):
         for value, cell in line.cells.items():
             about = {"machine": cell.row.machine, "model": cell.row.model, "line": line.name}
-            yield {**about, "axis": axis, "value": value, **_fields(cell)}
+            yield {**about, "axis": axis, "value": value, **_cell_fields(cell)}

@@ -43,25 +43,25 @@ _FRAME, _DARK = "#57606A", "#24292F"
 
 def dot(graphs: Sequence[Graph], title: str, *, fused: bool) -> str:
     """Return all graphs side by side with title, legend and notes. Names become escaped text."""
-    most = max((node.share or 0.0 for graph in graphs for node in graph.nodes), default=0.0)
+    highest = max((node.share or 0.0 for graph in graphs for node in graph.nodes), default=0.0)
     font = FONT.replace("'", "")
     lines = [
         f'digraph {{ nodesep=0.3 ranksep=0.4 pad=0.15 fontname="{font}" labelloc=t labeljust=l',
         "nslimit=1 nslimit1=1 mclimit=0.3" if sum(len(graph.nodes) for graph in graphs) > MANY else "",
         f'node [shape=plain fontname="{font}" fontsize=10.5 fontcolor="{_THEME.text}"]',
-        f'edge [arrowsize=0.6 color="#8B949E"] label=<{_table(_head(graphs, title, most), cellpadding=3)}>',
+        f'edge [arrowsize=0.6 color="#8B949E"] label=<{_label_table(_header(graphs, title, highest), cellpadding=3)}>',
     ]
     for number, graph in enumerate(graphs):
         if len(graphs) > 1:
-            label = _table([_font(_short(graph.title, 60), 14, _THEME.text, bold=True), _font(_account(graph), 11)])
+            label = _label_table([_font(_cut(graph.title, 60), 14, _THEME.text, bold=True), _font(_account(graph), 11)])
             lines.append(f'subgraph cluster_{number} {{ color="#FFFFFF" label=<{label}>')
-        lines += [*_graph_lines(graph, f"g{number}", most, fused), "}" if len(graphs) > 1 else ""]
+        lines += [*_graph_lines(graph, f"g{number}", highest, fused), "}" if len(graphs) > 1 else ""]
     return "\n".join([*lines, "}"])
 
 
-def heat(share: float | None, most: float) -> str:
+def heat(share: float | None, highest: float) -> str:
     """Return the fill for a share of the run: one of seven."""
-    at = min(max((share or 0.0) / most, 0.0), 1.0) if most > 0 else 0.0
+    at = min(max((share or 0.0) / highest, 0.0), 1.0) if highest > 0 else 0.0
     return HEAT[round(at * (len(HEAT) - 1))]
 
 
@@ -77,15 +77,15 @@ def clean_name(text: str) -> str:
     return f"{name[: LONGEST - 1]}…" if len(text) > LONGEST else name
 
 
-def _head(graphs: Sequence[Graph], title: str, most: float) -> Iterator[str]:
+def _header(graphs: Sequence[Graph], title: str, highest: float) -> Iterator[str]:
     single = graphs[:1] if len(graphs) == 1 else ()
     names = dict.fromkeys([title, *(graph.title for graph in single)])
-    yield _font(_short(" · ".join(names), 60), 18, _THEME.text, bold=True)
+    yield _font(_cut(" · ".join(names), 60), 18, _THEME.text, bold=True)
     about = dict.fromkeys(graph.about for graph in graphs if graph.about)
-    yield from (_font(_short(words, _NOTE), 12) for words in [*about, *map(_account, single)])
-    if most > 0:
+    yield from (_font(_cut(words, _NOTE), 12) for words in [*about, *map(_account, single)])
+    if highest > 0:
         squares = "".join(_font("■", 15, colour) for colour in HEAT[1:])
-        yield squares + _font(f"  up to {percent(most)}: share of a run", 10.5, _THEME.text)
+        yield squares + _font(f"  up to {percent(highest)}: share of a run", 10.5, _THEME.text)
     for note in dict.fromkeys(note for graph in graphs for note in graph.notes):
         yield from (_font(line, 11) for line in textwrap.wrap(clean_name(note), _NOTE))
     yield _font("", 11)  # room above the first node
@@ -95,19 +95,19 @@ def _account(graph: Graph) -> str:
     return plural(graph.layers, "layer") + (f" · whole run {duration(graph.whole)}" if graph.whole else "")
 
 
-def _graph_lines(graph: Graph, name: str, most: float, fused: bool) -> Iterator[str]:
+def _graph_lines(graph: Graph, name: str, highest: float, fused: bool) -> Iterator[str]:
     """Return regions, nodes and edges of one graph; all identifiers start with ``name``."""
     inside: dict[int, Path] = {}
     yield from _clusters(graph.regions, name, inside)
     for index, node in enumerate(graph.nodes):
         if node.role in ("input", "output"):
             (tensor,) = node.outputs or node.inputs
-            text = f"{_short(node.name) or '(no name)'}  {_shape(tensor)}"
+            text = f"{_cut(node.name) or '(no name)'}  {_shape_text(tensor)}"
             label = f'label={_quoted(text)} shape=box style="rounded,filled" fillcolor="{_DARK}"'
             label += ' fontcolor="#FFFFFF" height=0.3'
-            tip = [f"{node.role} of the model", node.name, f"{_shape(tensor)} {tensor.dtype}"]
+            tip = [f"{node.role} of the model", node.name, f"{_shape_text(tensor)} {tensor.dtype}"]
         else:
-            label, tip = f"label=<{_box(node, inside.get(index, ()), most, fused)}>", _tooltip(node)
+            label, tip = f"label=<{_box(node, inside.get(index, ()), highest, fused)}>", _node_tooltip(node)
         yield f"{name}_{index} [{label} tooltip={_quoted(*tip)}]"
     for edge in graph.edges:
         tip = [*map(_tensor, edge.tensors[:20])] if edge.known else ["the order of execution, no tensor"]
@@ -120,8 +120,8 @@ def _clusters(regions: Sequence[Region], name: str, inside: dict[int, Path], lev
     for region in regions:
         inside.update(dict.fromkeys(region.nodes, region.path))
         above = region.path[: -region.label.count(".") - 1]
-        name_of = _font(_short(_with_parent(region.label, above), 50), 12, bold=True)
-        label = _table([name_of, *([_font(_time(region), 11)] if _time(region) else [])])
+        heading = _font(_cut(_with_parent(region.label, above), 50), 12, bold=True)
+        label = _label_table([heading, *([_font(_time(region), 11)] if _time(region) else [])])
         yield f'subgraph cluster_{name}_{level}_{region.nodes[0]} {{ margin=10 style="rounded,filled" color="#D0D7DE"'
         yield f'fillcolor="{("#F6F8FA", "#EEF1F4")[level % 2]}" tooltip={_quoted(".".join(region.path))}'
         yield f"label=<{label}>"
@@ -130,32 +130,29 @@ def _clusters(regions: Sequence[Region], name: str, inside: dict[int, Path], lev
         yield "}"
 
 
-def _box(node: Node, inside: Path, most: float, fused: bool) -> str:
+def _box(node: Node, inside: Path, highest: float, fused: bool) -> str:
     """Return the label of a layer: kind, origin, time and output sizes."""
-    folded = node.role == "folded"
-    fill = heat(node.share, most)
-    colour = ink(fill)
-    name = node.kind or node.name
+    folded, fill = node.role == "folded", heat(node.share, highest)
+    colour, name = ink(fill), node.kind or node.name
     if folded:
         name = _with_parent(module_label([".".join(node.module or ())], inside), inside) or "several layers"
-    name = _short(name)
-    sizes = list(dict.fromkeys(filter(None, map(_shape, node.outputs))))
+    sizes = list(dict.fromkeys(filter(None, map(_shape_text, node.outputs))))
     size = f"{sizes[0]} +{len(sizes) - 1}" if sizes[1:] else "".join(sizes)
     rows = [
-        _font(name or "(no name)", 12, colour, bold=True) + _font(f"  {node.precision}", 10, colour, bold=True),
-        *(_font(_short(row), 10.5, colour) for row in _node_rows(node, inside, fused)),
-        *([_font("   ".join(filter(None, (_time(node), _short(size)))), 11, colour)] if _time(node) or size else []),
+        _font(_cut(name) or "(no name)", 12, colour, bold=True) + _font(f"  {node.precision}", 10, colour, bold=True),
+        *(_font(_cut(row), 10.5, colour) for row in _node_rows(node, inside, fused)),
+        *([_font("   ".join(filter(None, (_time(node), _cut(size)))), 11, colour)] if _time(node) or size else []),
     ]
     band = f'<TD WIDTH="8" ROWSPAN="{len(rows)}" BGCOLOR="{BANDS.get(node.precision, fill)}"></TD>'
-    return _table(rows, band, border=3 if folded else 1, cellpadding=3, color=_FRAME, bgcolor=fill)
+    return _label_table(rows, band, border=3 if folded else 1, cellpadding=3, color=_FRAME, bgcolor=fill)
 
 
 def _node_rows(node: Node, inside: Path, fused: bool) -> list[str]:
     """Return the rows beneath a layer's kind: what it was fused from, its modules, or its own name."""
     if node.role == "folded":
-        most = ", ".join(f"{count} {kind}" for kind, count in Counter(node.operators).most_common(3))
-        return [f"{plural(len(node.places), 'layer')}{f' from {most}' if most else ''}"]
-    parts = next((item for item in (node.modules, node.operators) if len(item) > 1), ())
+        operators_text = ", ".join(f"{count} {kind}" for kind, count in Counter(node.operators).most_common(3))
+        return [f"{plural(len(node.places), 'layer')}{f' from {operators_text}' if operators_text else ''}"]
+    parts = next((parts for parts in (node.modules, node.operators) if len(parts) > 1), ())
     if fused and parts:
         more = [f"and {len(parts) - _PARTS} more"] * (len(parts) > _PARTS)
         return [f"fused from {len(parts)}", *(part or "the model itself" for part in parts[:_PARTS]), *more]
@@ -174,7 +171,7 @@ def _with_parent(name: str, inside: Path) -> str:
     return f"{inside[-1]}.{name}" if inside and name[:1].isdigit() else name
 
 
-def _tooltip(node: Node) -> list[str]:
+def _node_tooltip(node: Node) -> list[str]:
     """Return all data of a node, one line each."""
     first, last = node.places[0], node.places[-1]
     order = f"#{first}" if first == last else f"#{first} to #{last}"
@@ -189,45 +186,46 @@ def _tooltip(node: Node) -> list[str]:
     ]
 
 
-def _short(text: str, most: int = _ROW) -> str:
+def _cut(text: str, most: int = _ROW) -> str:
     return cut_middle(clean_name(text), most)
 
 
 def _font(text: str, size: float, colour: str = _THEME.faint, *, bold: bool = False) -> str:
     """Return text of an HTML-like label. Graphviz rejects an empty one."""
-    content = _escaped(text) or " "
+    content = _escape_label(text) or " "
     return f'<FONT POINT-SIZE="{size:g}" COLOR="{colour}">{f"<B>{content}</B>" if bold else content}</FONT>'
 
 
-def _table(rows: Sequence[str] | Iterator[str], first: str = "", **attributes: object) -> str:
+def _label_table(rows: Sequence[str] | Iterator[str], first: str = "", **attributes: object) -> str:
     """Return a table of an HTML-like label with one cell per row; ``first`` precedes the first cell."""
     values = {"border": 0, "cellborder": 0, "cellspacing": 0, "cellpadding": 0, **attributes}
-    cells = "".join(f'<TR>{"" if at else first}<TD ALIGN="LEFT">{row}</TD></TR>' for at, row in enumerate(rows))
-    chosen = "".join(f' {name.upper()}="{value}"' for name, value in values.items())
-    return f"<TABLE{chosen}>{cells}</TABLE>"
+    cells = "".join(f'<TR>{"" if place else first}<TD ALIGN="LEFT">{row}</TD></TR>' for place, row in enumerate(rows))
+    written = "".join(f' {name.upper()}="{value}"' for name, value in values.items())
+    return f"<TABLE{written}>{cells}</TABLE>"
 
 
 def _quoted(*lines: str) -> str:
-    return f'"{_escaped(chr(10).join(filter(None, map(clean_name, lines)))[:TOOLTIP]).replace(chr(10), "&#10;")}"'
+    text = "\n".join(filter(None, map(clean_name, lines)))[:TOOLTIP]
+    return f'"{_escape_label(text)}"'.replace("\n", "&#10;")
 
 
-def _escaped(text: str) -> str:
+def _escape_label(text: str) -> str:
     """Escape text. Backslashes start Graphviz escapes, so a similar sign replaces them."""
     return html.escape(text).replace("\\", "\N{SET MINUS}")
 
 
-def _time(of: Node | Region) -> str:
-    shown = [] if of.seconds is None else [duration(of.seconds)]
-    return " · ".join([*shown, *([] if of.share is None else [percent(of.share)])])
+def _time(part: Node | Region) -> str:
+    texts = [] if part.seconds is None else [duration(part.seconds)]
+    return " · ".join(texts if part.share is None else [*texts, percent(part.share)])
 
 
-def _shape(tensor: Tensor) -> str:
+def _shape_text(tensor: Tensor) -> str:
     """Return ``1x64x56x56``; a free dimension is ``?``."""
     return "x".join("?" if size < 0 else str(size) for size in tensor.shape)
 
 
 def _tensor(tensor: Tensor) -> str:
-    return " ".join(filter(None, (_shape(tensor), tensor.dtype, tensor.format, tensor.name)))
+    return " ".join(filter(None, (_shape_text(tensor), tensor.dtype, tensor.format, tensor.name)))
 
 
 FORMATS = ("svg", "png", "html", "json")
@@ -259,8 +257,7 @@ def render_graphs(
     """
     check_choice("format of graphs", format, FORMATS)
     if format == "json":
-        data = {"schema": SCHEMA, "title": plain(title), "graphs": list(graphs)}
-        return json_text(data)
+        return json_text({"schema": SCHEMA, "title": plain(title), "graphs": list(graphs)})
     if len(graphs) > MOST_GRAPHS:
         raise InferlensError(
             f"These are {len(graphs)} graphs, and {MOST_GRAPHS} at most fit side by side.",

@@ -37,7 +37,7 @@ from inferlens.views.picture import (
 from inferlens.views.table import Block, Column, Document, Line, Table, plain
 
 LATE = 0.001  # seconds of lag of the generator that a note reports
-LAG_SHARE = 0.05  # of the limit
+LAG_SHARE = 0.05  # share of the limit
 WORDS = {0.5: "p50", 0.95: "p95", 0.99: "p99"}
 LEAST_BEYOND = 10  # requests beyond the quantile; of fewer it is uncertain
 BOUNDS: dict[LimitedBy, str] = {
@@ -64,28 +64,28 @@ class LoadRow:
 
     @property
     def capacity(self) -> float | None:
-        """The mean capacity of the rounds in requests per second."""
+        """Return the mean capacity of the rounds in requests per second."""
         return geometric_mean([record.capacity for record in self.records if record.capacity])
 
     @property
     def interval(self) -> tuple[float, float | None] | None:
-        """The lowest rate that a round kept, and the highest one that a round did not keep, if any was tried."""
+        """Return the lowest rate that a round kept, and the highest rate that a round did not keep, if any."""
         kept = [record.capacity for record in self.records if record.capacity]
         return (min(kept), max(record.above or 0.0 for record in self.records) or None) if kept else None
 
     @property
     def highest(self) -> float:
-        """The lowest rate that a round did not keep; infinite if there is none."""
+        """Return the lowest rate that a round did not keep; infinite if there is none."""
         return min(record.above or math.inf for record in self.records)
 
     @property
     def run(self) -> LoadRun:
-        """The run of the last round that counts; an empty one if there is none."""
+        """Return the run of the last round that counts, or an empty run."""
         return self.records[-1].run or LoadRun()
 
     @property
     def waste(self) -> float:
-        """The share of the computed elements that is padding, of the sizes of requests and of batches."""
+        """Return the share of the computed elements that is padding of requests or of batches."""
         mix = self.first.mix
         volumes = [weight * math.prod(group.values()) for group, weight in zip(mix.groups, mix.weights, strict=True)]
         filled = sum(volume * share for volume, share in zip(volumes, mix.filled, strict=True)) / sum(volumes)
@@ -93,7 +93,7 @@ class LoadRow:
 
     @property
     def outcome(self) -> str:
-        """Why the way does not count; empty if it does."""
+        """Return the reason that the way does not count; empty if it counts."""
         record = self.first
         if record.status != "ok":
             return record.reason
@@ -103,7 +103,7 @@ class LoadRow:
 
     @property
     def bound(self) -> str:
-        """The limit of the rate in words."""
+        """Return what limits the rate, in words."""
         run, record = self.run, self.records[-1]
         if not record.capacity:
             return ""
@@ -120,9 +120,9 @@ def is_late(run: LoadRun, record: LoadRecord) -> bool:
 
 def load_rows(records: Iterable[LoadRecord]) -> list[LoadRow]:
     """Return a row for each way, with the deployment of the highest capacity, the best way first."""
-    ways = [(own, own[0].case) for own in best_rounds(records)]
-    count = Counter(case.way for _, case in ways)
-    rows = [LoadRow(own, plain(case.way if count[case.way] == 1 else case.label)) for own, case in ways]
+    ways = [(rounds, rounds[0].case) for rounds in best_rounds(records)]
+    counts = Counter(case.way for _, case in ways)
+    rows = [LoadRow(rounds, plain(case.way if counts[case.way] == 1 else case.label)) for rounds, case in ways]
     return sorted(rows, key=lambda row: (bool(row.outcome), -(row.capacity or 0.0)))
 
 
@@ -167,7 +167,7 @@ def load_document(
 
 
 def row_data(row: LoadRow) -> dict[str, object]:
-    """Return what the table shows of a way, in seconds and joules."""
+    """Return the values of a row of the table, in seconds and joules."""
     run = row.run
     low, high = row.interval or (None, None)
     return {
@@ -223,15 +223,13 @@ def main_table(
         Column("run.quantiles", "p50", "ms", lambda quantiles: units.milliseconds(quantiles[0]), 6, wide=True),
         Column("run.at_limit", rows[0].quantile, "ms", units.milliseconds, 2),
         Column("run.energy.joules", "energy", "mJ each", units.millijoules, 6, wide=True),
-        Column(
-            "waste", "waste", "padding", lambda share: units.percent(share) if share else units.ABSENT, 6, wide=True
-        ),
+        Column("waste", "waste", "padding", lambda part: units.percent(part) if part else units.ABSENT, 6, wide=True),
         Column("", "cost", "a million", lambda row: cost(row.capacity, price), 5),
         Column("", "limited by", "", lambda row: row.outcome or row.bound, 3, numeric=False, fold=True, max_width=40),
     )
     lines = [Line.from_row(row.name, columns, row, style="dim" if row.outcome else "") for row in rows[:top]]
     answer = [*answer_lines(rows, records, price), *loadgen_lines(rows)]
-    return Table(load_title(rows[0].first), "way", columns, lines, answer=answer, notes=load_notes(rows))
+    return Table(load_title(rows[0].first), "way", columns, lines, answer=answer, notes=load_test_notes(rows))
 
 
 def answer_lines(rows: Sequence[LoadRow], records: Sequence[LoadRecord], price: float) -> list[str]:
@@ -241,23 +239,21 @@ def answer_lines(rows: Sequence[LoadRow], records: Sequence[LoadRecord], price: 
         return ["NONE  No way keeps the limit with right answers."]
     ranked = [row for row in rows if not row.outcome]
     best = next(row for row in ranked if row.first.case.digest == race.leader)
-    others = [row for row in ranked if row is not best]
-    most = best.capacity or 0.0
-    # In one round alone the ways are measured minutes apart; and all searches of a way may have been cut short.
-    unsure = [row for row in others if len(best.records) == 1 or row.highest > most * (1 + THRESHOLD)]
-    if race.is_fastest(LEVEL, len(best.records)) and not unsure:
-        head = "FASTEST"
-    else:
-        head, unsure = "LIKELY FASTEST", unsure or [row for row in others if row.first.case.digest in race.open]
-    bounded = others and math.isfinite(others[0].highest)
-    lead = f", {units.ratio(most / (others[0].capacity or 1.0))} the next" if bounded else ""
-    parts, run = [str(best.first.deployment)], best.run
-    energy = run.energy.joules if run.energy else None
-    parts += [f"{best.quantile} {units.latency(run.at_limit)}", f"limited by {best.bound}"]
-    parts += [f"{units.joules(energy)} each"] * (energy is not None)
+    rivals = [row for row in ranked if row is not best]
+    capacity = best.capacity or 0.0
+    # With one round the ways are measured minutes apart, and all searches of a way may have been cut short.
+    unsure = [row for row in rivals if len(best.records) == 1 or row.highest > capacity * (1 + THRESHOLD)]
+    head = "FASTEST"
+    if unsure or not race.is_fastest(LEVEL, len(best.records)):
+        head, unsure = "LIKELY FASTEST", unsure or [row for row in rivals if row.first.case.digest in race.open]
+    bounded = rivals and math.isfinite(rivals[0].highest)
+    lead = f", {units.ratio(capacity / (rivals[0].capacity or 1.0))} the next" if bounded else ""
+    latency = f"{best.quantile} {units.latency(best.run.at_limit)}"
+    parts, energy = [str(best.first.deployment), latency, f"limited by {best.bound}"], best.run.energy
+    parts += [f"{units.joules(energy.joules)} each"] if energy else []
     parts += [f"{cost(best.capacity, price)} for a million requests"] * bool(price)
-    served = "at least " * math.isinf(best.highest) + f"{units.rate(most)} requests/s"
-    return [f"{head}  {best.name}: {served}{lead}", f"{'; '.join(parts)}.", *open_questions(best, others, unsure)]
+    served = "at least " * math.isinf(best.highest) + f"{units.rate(capacity)} requests/s"
+    return [f"{head}  {best.name}: {served}{lead}", f"{'; '.join(parts)}.", *open_questions(best, rivals, unsure)]
 
 
 def open_questions(best: LoadRow, rivals: Sequence[LoadRow], open_rows: Sequence[LoadRow]) -> list[str]:
@@ -268,7 +264,7 @@ def open_questions(best: LoadRow, rivals: Sequence[LoadRow], open_rows: Sequence
     if (others := busy.run.others or 0.0) >= OTHERS_BUSY:
         cpus = f"{units.significant(others, 2)} of {record.environment.cpu_threads if record.environment else '?'} CPUs"
         reasons.append(f"other programs used {cpus} beside {busy.name} (measure on a quieter machine)")
-    if open_rows or all(one.cut_short for one in best.records):
+    if open_rows or all(round.cut_short for round in best.records):
         row = open_rows[0] if open_rows else best
         reasons.append(f"{row.name} may serve more (set --budget {2 * record.budget or 1200:.0f}s)")
     if is_late(run, record):
@@ -284,20 +280,20 @@ def open_questions(best: LoadRow, rivals: Sequence[LoadRow], open_rows: Sequence
 
 
 def loadgen_lines(rows: Sequence[LoadRow]) -> list[str]:
-    """Return LoadGen's verdict on each way, beside the latency of the own run at the same rate, in one line if any."""
+    """Return LoadGen's verdict on each way, with the latency of our run at the same rate, in one line if any."""
     verdicts = []
     for row in rows:
-        for verdict in [record.loadgen for record in reversed(row.records) if record.loadgen][:1]:
+        if verdict := next((record.loadgen for record in reversed(row.records) if record.loadgen), None):
             words = "valid" if verdict.valid else " ".join(filter(None, ["not valid", verdict.reason]))
-            own = "" if verdict.ours is None else f" (ours {units.latency(verdict.ours)})"
+            ours = "" if verdict.ours is None else f" (ours {units.latency(verdict.ours)})"
             numbers = [f"{units.rate(verdict.rate)} requests/s"] * (verdict.rate is not None)
-            numbers += [f"{row.quantile} {units.latency(verdict.at_limit)}{own}"] * (verdict.at_limit is not None)
+            numbers += [f"{row.quantile} {units.latency(verdict.at_limit)}{ours}"] * (verdict.at_limit is not None)
             verdicts.append(", ".join([f"{row.name} {words}", *numbers]))
     name = rows[0].first.scenario.title().replace("-", "")
     return [f"{UNVERIFIED.format(name)}: {'; '.join(verdicts)}."] if verdicts else []
 
 
-def load_notes(rows: Sequence[LoadRow]) -> list[str]:
+def load_test_notes(rows: Sequence[LoadRow]) -> list[str]:
     """Return what weakens the numbers."""
     notes = []
     if lag := max((row.run.lag for row in rows[1:] if is_late(row.run, row.first)), default=0.0):
@@ -324,7 +320,9 @@ def rates_table(rows: Sequence[LoadRow]) -> Table:
     lines = [Line.from_row(row.name, columns, run) for row in rows for run in row.first.runs]
     failed = [f"{row.name}: {row.outcome}" for row in rows if row.outcome]
     answer = [*rates_answer(rows), *loadgen_lines(rows)]
-    return Table(load_title(rows[0].first), "way", columns, lines, answer=answer, notes=[*failed, *load_notes(rows)])
+    return Table(
+        load_title(rows[0].first), "way", columns, lines, answer=answer, notes=[*failed, *load_test_notes(rows)]
+    )
 
 
 def load_text(run: LoadRun) -> str:
@@ -346,18 +344,18 @@ def rates_answer(rows: Sequence[LoadRow]) -> list[str]:
 def group_tables(rows: Sequence[LoadRow], title: str = "Requests by size") -> list[Table]:
     """Return a table of the sizes of a mix at the capacity; none for requests of one size."""
     columns = (
-        Column("", "padded to", "", lambda item: item[0], numeric=False, identifies=True),
-        Column("", "requests", "", lambda item: f"{item[1].requests:,}", 3),
-        Column("", "p50", "ms", lambda item: units.milliseconds(item[1].quantiles[0]), 2),
-        Column("", "p99", "ms", lambda item: units.milliseconds(item[1].quantiles[1]), 1),
-        Column("", "instance time", "ms/request", lambda item: units.milliseconds(item[1].seconds or None), 1),
-        Column("", "padding", "", lambda item: units.percent(item[1].padding), 2),
+        Column("size", "padded to", numeric=False, identifies=True),
+        Column("group.requests", "requests", write="{:,}".format, keep=3),
+        Column("group.quantiles", "p50", "ms", lambda quantiles: units.milliseconds(quantiles[0]), 2),
+        Column("group.quantiles", "p99", "ms", lambda quantiles: units.milliseconds(quantiles[1]), 1),
+        Column("group.seconds", "instance time", "ms/request", lambda time: units.milliseconds(time or None), 1),
+        Column("group.padding", "padding", write=units.percent, keep=2),
     )
     lines, notes = [], []
     for row in (row for row in rows if row.run.groups):
         for sizes, group in zip(row.first.mix.groups, row.run.groups, strict=True):
             size = plain(", ".join(f"{name}={size}" for name, size in sizes.items()))
-            lines.append(Line.from_row(row.name, columns, (size, group)))
+            lines.append(Line.from_row(row.name, columns, {"size": size, "group": group}))
         recompiled = sum(sum(run.compiled.values()) for record in row.records for run in record.runs)
         padding = f"{units.percent(row.waste)} of all that is computed is padding of requests and batches"
         notes.append(f"{row.name}: {padding}, {units.plural(recompiled, 'recompilation')}.")
@@ -394,11 +392,11 @@ def load_chart(rows: Sequence[LoadRow], colours: Mapping[str, str] | None = None
     if not drawn:
         hint = "inferlens show, which says why"
         raise InferlensError("There is nothing to draw: no request was answered.", hint=hint)
-    backends = [plain(row.first.case.backend_label) for row in drawn]
-    own = colours_of(row.name for row in drawn)
-    if colours and len({*backends}) == len(backends):
-        own = {row.name: colours[backend] for row, backend in zip(drawn, backends, strict=True)}
-    return lambda theme: _load_spec(drawn, theme, own)
+    backends = {row.name: plain(row.first.case.backend_label) for row in drawn}
+    way_colours = colours_of(backends)
+    if colours and len({*backends.values()}) == len(drawn):
+        way_colours = {name: colours[backend] for name, backend in backends.items()}
+    return lambda theme: _load_spec(drawn, theme, way_colours)
 
 
 def load_answers(tests: Sequence[Sequence[LoadRecord]]) -> Iterator[Block]:
@@ -425,36 +423,36 @@ def _load_spec(rows: Sequence[LoadRow], theme: Theme, colours: Mapping[str, str]
     pairs = [stack_charts(pair, across=True, spacing=BETWEEN) for pair in panels]
     first, records = rows[0].first, [record for row in rows for record in row.records]
     answer = (rates_answer(rows) if first.rates or first.clients else answer_lines(rows, records, 0.0))[0]
-    words = [load_title(first).partition(", ")[2], *([first.environment.cpu] if first.environment else [])]
-    about = " · ".join([*words, "each way with its best deployment"])
+    cpu = [first.environment.cpu] if first.environment else []
+    about = " · ".join([load_title(first).partition(", ")[2], *cpu, "each way with its best deployment"])
     heading = answer_title(short_name(first.case.model), answer, about, CHART_WIDTH)
     return vega_document(stack_charts(pairs, spacing=34, title=heading), theme)
 
 
-def _panel(name: str, layers: Sequence[Part]) -> Part:
+def _load_panel(name: str, layers: Sequence[Part]) -> Part:
     heading = {"text": name, "fontWeight": "normal", "fontSize": 13, "frame": "group"}
     return overlay(layers, width=(CHART_WIDTH - BETWEEN) / 2, height=PANEL_HEIGHT, title=heading)
 
 
 def _axis(name: str, key: str, ends: tuple[float, float], log: bool = False, **axis: Any) -> Part:
     scale = {"type": "log" if log else "linear", "domain": ends, "nice": False, "clamp": True}
-    own = {"tickCount": 5, "format": ",~r", "minExtent": 0 if key in ACROSS else 34, **axis}
-    return field(f"{key}:Q", title=name, scale=scale, axis=own)
+    look = {"tickCount": 5, "format": ",~r", "minExtent": 0 if key in ACROSS else 34, **axis}
+    return field(f"{key}:Q", title=name, scale=scale, axis=look)
 
 
 def _curve(row: LoadRow, key: str, scale: float) -> Iterator[Part]:
-    """Yield a measure of a way by the rates: the median, least and most of the runs at about one rate."""
-    most = (row.interval or (0.0, None))[1] or math.inf
+    """Yield a measure of a way by rate: the median, minimum and maximum of the runs at about the same rate."""
+    highest = (row.interval or (0.0, None))[1] or math.inf
     points = [
         (run.rate or run.throughput, number * scale)
         for run in sorted((run for record in row.records for run in record.runs), key=lambda run: run.rate)
-        if (run.rate or run.throughput) <= most and (number := getattr(run, key)) is not None
+        if (run.rate or run.throughput) <= highest and (number := getattr(run, key)) is not None
     ]
     while points:
-        same = [number for at, number in points if at <= points[0][0] * SAME_RATE]
-        at = median(at for at, _ in points[: len(same)])
-        yield {"way": row.name, "rate": at, "value": median(same), "low": min(same), "high": max(same)}
-        points = points[len(same) :]
+        numbers = [number for rate, number in points if rate <= points[0][0] * SAME_RATE]
+        rate = median(rate for rate, _ in points[: len(numbers)])
+        yield {"way": row.name, "rate": rate, "value": median(numbers), "low": min(numbers), "high": max(numbers)}
+        points = points[len(numbers) :]
 
 
 def _tip(name: str) -> list[Part]:
@@ -465,36 +463,36 @@ def _load_panels(rows: Sequence[LoadRow], theme: Theme, colour: Part) -> list[Pa
     """Draw, against the offered load, the latency with its limit and the capacities, and the busy shares."""
     limit, name = 1e3 * rows[0].first.limit.seconds, f"{rows[0].quantile} (ms, log scale)"
     values = [value for row in rows for value in _curve(row, "at_limit", 1e3)]
-    pairs = [(row, kind) for row in rows for kind in KINDS]
-    use = [{**value, "kind": kind} for row, kind in pairs for value in _curve(row, KINDS[kind], 100.0)]
-    kinds = [kind for kind in KINDS if any(value["kind"] == kind for value in use)]
-    ends = [
+    kinds_by_row = [(row, kind) for row in rows for kind in KINDS]
+    busy_values = [{**value, "kind": kind} for row, kind in kinds_by_row for value in _curve(row, KINDS[kind], 100.0)]
+    kinds = [kind for kind in KINDS if any(value["kind"] == kind for value in busy_values)]
+    intervals = [
         {"way": row.name, "low": row.interval[0], "high": row.interval[1] or row.interval[0]}
         for row in rows if row.interval
     ]  # fmt: skip
-    most = max([value["rate"] for value in use] + [end["high"] for end in ends])
+    highest_rate = max([value["rate"] for value in busy_values] + [end["high"] for end in intervals])
     low = min([value["low"] for value in values] + [limit])
-    at: Part = {"y": {"datum": limit}}
-    base = {"x": _axis("load (requests/s)", "rate", (0.0, 1.05 * most)), "color": colour}
+    limit_line: Part = {"y": {"datum": limit}}
+    base = {"x": _axis("load (requests/s)", "rate", (0.0, 1.05 * highest_rate)), "color": colour}
     latency = {**base, "y": _axis(name, "value", (low / 1.3, 2.5 * limit), log=True)}
     busy, tip = {**base, "y": _axis("busy (%)", "value", (0.0, 104.0))}, [*_tip("busy (%)"), field("kind:N")]
     legend = {"title": None, "orient": "top"} if len(kinds) > 1 else None
     dash = field("kind:N", scale={"domain": kinds, "range": DASHES[: len(kinds)]}, legend=legend)
-    text = {**at, "text": {"value": f"limit {units.significant(limit)} ms"}}
+    text = {**limit_line, "text": {"value": f"limit {units.significant(limit)} ms"}}
     layers = [
-        marks("rule", at, [{}], strokeDash=[4, 3], color=theme.faint),
+        marks("rule", limit_line, [{}], strokeDash=[4, 3], color=theme.faint),
         marks("text", text, [{}], x=4, dy=-8, align="left", color=theme.faint),
         marks("line", latency, values, strokeWidth=2),
         marks("rule", {**latency, "y": field("low:Q"), "y2": {"field": "high"}}, values, strokeWidth=1.5),
         marks("point", {**latency, "tooltip": _tip(name)}, values, filled=True, size=45, opacity=1),
-        marks("rule", {**base, **at, "x": field("low:Q"), "x2": {"field": "high"}}, ends, strokeWidth=6),
+        marks("rule", {**base, **limit_line, "x": field("low:Q"), "x2": {"field": "high"}}, intervals, strokeWidth=6),
     ]
     shares = [
-        marks("line", {**busy, "strokeDash": dash}, use, strokeWidth=2),
-        marks("point", {**busy, "tooltip": tip}, use, filled=True, size=30, opacity=1),
+        marks("line", {**busy, "strokeDash": dash}, busy_values, strokeWidth=2),
+        marks("point", {**busy, "tooltip": tip}, busy_values, filled=True, size=30, opacity=1),
     ]
     heading = "Latency against load, with the limit and the capacity"
-    return [_panel(heading, layers), _panel(f"Use of {' and '.join(kinds)}", shares)]
+    return [_load_panel(heading, layers), _load_panel(f"Use of {' and '.join(kinds)}", shares)]
 
 
 def _request_panels(rows: Sequence[LoadRow], theme: Theme, colour: Part) -> list[Part]:
@@ -521,4 +519,4 @@ def _request_panels(rows: Sequence[LoadRow], theme: Theme, colour: Part) -> list
         for name, key, least in (("time (s)", "time", 0.1), ("requests", "value", 5.0))
     )
     line = marks("line", {"x": across, "y": up, "color": colour}, waits, strokeWidth=1.5, interpolate="step-after")
-    return [_panel(f"Latencies {at_rate}", layers), _panel(f"Requests that wait {at_rate}", [line])]
+    return [_load_panel(f"Latencies {at_rate}", layers), _load_panel(f"Requests that wait {at_rate}", [line])]

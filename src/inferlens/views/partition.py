@@ -28,11 +28,11 @@ BREAKS = "graph breaks (Python)"
 COUNTS: dict[str, Callable[[Partition], Any]] = {
     "operators": lambda part: part.operators,
     "in TensorRT": lambda part: part.in_tensorrt,
-    "in PyTorch": lambda part: len(_names(part, "PyTorch")),
+    "in PyTorch": lambda part: len(_operator_names(part, "PyTorch")),
     "engines": lambda part: len(part.engines),
     "segments": lambda part: len(part.segments),
     BREAKS: lambda part: len(part.graph_breaks),
-    "operators per engine": lambda part: _sizes(part.engines),
+    "operators per engine": lambda part: _engine_sizes(part.engines),
 }
 
 
@@ -55,56 +55,50 @@ class PartitionResult(NamedTuple):
 Partitions = dict[str, Partition]  # partitions, by what tells their cases apart
 
 
-def partition_document(answers: Sequence[PartitionResult], *, wide: bool = False) -> Document:
+def partition_document(results: Sequence[PartitionResult], *, wide: bool = False) -> Document:
     """Return tables of partitions, with ``wide`` all of them."""
-    return Document(
-        lambda: list(partition_blocks(answers, wide)),
-        lambda: partition_data(answers),
-        lambda: map(_counts, answers),
-    )
+
+    def data() -> dict[str, Any]:
+        names = ("case", "partition", "failure", "warnings")
+        partitions = [{name: getattr(result, name) for name in names} for result in results]
+        return {"schema": PARTITION_SCHEMA, "partitions": partitions}
+
+    def csv_row(result: PartitionResult) -> dict[str, Any]:
+        counts = {name: count(result.partition) if result.partition else None for name, count in COUNTS.items()}
+        return {"model": result.case.model, "case": result.case.label, **counts, "failure": result.failure}
+
+    return Document(lambda: list(partition_blocks(results, wide)), data, lambda: map(csv_row, results))
 
 
-def partition_data(answers: Sequence[PartitionResult]) -> Any:
-    names = ("case", "partition", "failure", "warnings")
-    parts = [{name: getattr(answer, name) for name in names} for answer in answers]
-    return {"schema": PARTITION_SCHEMA, "partitions": parts}
-
-
-def _counts(answer: PartitionResult) -> dict[str, object]:
-    """Return the numbers of a partition by their names, or the failure."""
-    case, part = answer.case, answer.partition
-    numbers = {name: count(part) if part else None for name, count in COUNTS.items()}
-    return {"model": case.model, "case": case.label, **numbers, "failure": answer.failure}
-
-
-def partition_blocks(answers: Sequence[PartitionResult], wide: bool) -> Iterator[Table | str]:
+def partition_blocks(results: Sequence[PartitionResult], wide: bool) -> Iterator[Table | str]:
     """Yield the answer, the places and choices of one case or a row for each of several, and notes."""
-    shared, labels = distinguish_cases([answer.case for answer in answers])
-    partitions = {label: item.partition for label, item in zip(labels, answers, strict=True) if item.partition}
+    shared, labels = distinguish_cases([result.case for result in results])
+    partitions = {label: result.partition for label, result in zip(labels, results, strict=True) if result.partition}
     flavours = {partition.flavour: None for partition in partitions.values() if partition.flavour}
-    yield Table(" · ".join([answers[0].case.model, *shared, *flavours]), sentences=_partition_answer(partitions))
-    if len(answers) > 1 or wide:
-        yield _counts_table(labels, answers, None if wide else MOST_CASES)
+    yield Table(" · ".join([results[0].case.model, *shared, *flavours]), sentences=_partition_answer(partitions))
+    if len(results) > 1 or wide:
+        yield _counts_table(labels, results, None if wide else MOST_CASES)
     if wide:
         columns = tuple(Column("", label, keep=place, max_width=40) for place, label in enumerate(partitions))
         lines = operators(list(partitions.values()))
         yield Table("Operators in TensorRT / in PyTorch", "operator", columns, lines, fold=True)
-    for label, part in partitions.items() if len(answers) == 1 or wide else ():
-        title = f" with {label}" if len(answers) > 1 else ""
+    for label, part in partitions.items() if len(results) == 1 or wide else ():
+        title = f" with {label}" if len(results) > 1 else ""
         yield from _places(part, title, wide)
         yield from _choices(part, title, wide)
-    sentences = list(_partition_notes(labels, answers))
+    sentences = list(_partition_notes(labels, results))
     yield from sentences if wide else [*sentences[:MOST_NOTES], "All places, values and notes: --wide"]
-    yield Table(sentences=[_next_command(answers, partitions)])
+    yield Table(sentences=[_bench_command(results, partitions)])
 
 
 def distinguish_cases(cases: Sequence[Case]) -> tuple[list[str], list[str]]:
     """Return the words that all cases share, and a distinct label per case."""
     case_words = []
     for case in cases:
-        batch, weights = f"batch {case.batch}" if case.batch else "", f"weights={case.weights}" if case.weights else ""
-        words = [case.backend_label, case.precision, batch, *map(str, case.inputs), weights]
-        case_words.append([word for word in (*words, *case.options_label.split()) if word])
+        words = [case.backend_label, case.precision, f"batch {case.batch}" if case.batch else ""]
+        words += [*map(str, case.inputs), f"weights={case.weights}" if case.weights else ""]
+        words += case.options_label.split()
+        case_words.append([word for word in words if word])
     shared = [word for word in case_words[0] if all(word in words for words in case_words)]
     labels = [" ".join(word for word in words if word not in shared) or "default" for words in case_words]
     return shared, labels if len(cases) > 1 else ["the model"]
@@ -125,10 +119,10 @@ def _partition_answer(partitions: Partitions) -> list[str]:
     def rank(part: Partition) -> tuple[int, int]:
         return part.in_tensorrt or 0, -len(part.segments)
 
-    most = max(partitions.values(), key=rank)
-    first, *others = [label for label, part in partitions.items() if rank(part) == rank(most)]
+    best = max(partitions.values(), key=rank)
+    first, *others = [label for label, part in partitions.items() if rank(part) == rank(best)]
     more = f" and {len(others)} more" * bool(others)
-    return [f"Most is in TensorRT with {first}{more}: {_amount(most)}."]
+    return [f"Most is in TensorRT with {first}{more}: {_amount(best)}."]
 
 
 def _amount(part: Partition) -> str:
@@ -142,22 +136,20 @@ def _amount(part: Partition) -> str:
     return f"{subject} operators run in TensorRT, in {engines}"
 
 
-def _counts_table(labels: Sequence[str], answers: Sequence[PartitionResult], top: int | None) -> Table:
+def _counts_table(labels: Sequence[str], results: Sequence[PartitionResult], top: int | None) -> Table:
     """Return a row per case with numbers of operators and engines, or its failure."""
-    parts = [answer.partition for answer in answers if answer.partition]
+    parts = [result.partition for result in results if result.partition]
     names = [name for name in COUNTS if name != BREAKS or any(part.graph_breaks for part in parts)]
     lines = []
-    for label, item in zip(labels[:top], answers[:top], strict=True):
-        counts = [COUNTS[name](item.partition) for name in names] if item.partition else []
+    for label, result in zip(labels[:top], results[:top], strict=True):
+        counts = [COUNTS[name](result.partition) for name in names] if result.partition else []
         cells = [UNKNOWN if value is None else str(value) for value in counts] or ["failed", *[""] * (len(names) - 1)]
         lines.append(Line(label, cells))
     return Table("", "", tuple(Column("", name, keep=place) for place, name in enumerate(names)), lines)
 
 
 def _places(part: Partition, title: str, wide: bool) -> Iterator[Table]:
-    columns = tuple(
-        Column("", name, numeric=False, fold=wide, max_width=100 if wide else most) for name, most in _PLACES
-    )
+    columns = [Column("", name, numeric=False, fold=wide, max_width=100 if wide else width) for name, width in _PLACES]
     rows = list(places(part))
     if rows:
         lines = [Line(where, cells) for where, *cells in (rows if wide else rows[:MOST_PLACES])]
@@ -165,34 +157,40 @@ def _places(part: Partition, title: str, wide: bool) -> Iterator[Table]:
 
 
 def _choices(part: Partition, title: str, wide: bool) -> Iterator[Table]:
-    """Yield results of other values of ``min_block_size``; by default of its own and of that with fewest segments."""
-    choices = [choice for choice in part.choices if choice.engines]
-    used = [part.min_block_size]
-    shown = choices if wide else [item for item in choices if _holds(item, used) or item == part.fewest]
-    if len(shown) > 1 or (wide and shown):
-        lines = [_choice(choice, _holds(choice, used)) for choice in shown]
-        some = [f"{len(shown)} of {part.ways} results"] if wide and part.ways > len(part.choices) else []
-        name = f"What min_block_size changes{title}" if wide else ""
-        yield Table(name, "min_block_size", CHOICES, lines, notes=some)
+    """Yield the results of the ``min_block_size`` in use and of the one with the fewest segments, or of all."""
+    choices, used = [choice for choice in part.choices if choice.engines], [part.min_block_size]
+    shown = choices if wide else [choice for choice in choices if _holds(choice, used) or choice == part.fewest]
+    if len(shown) <= (0 if wide else 1):
+        return
+    lines = []
+    for choice in shown:
+        sizes = str(choice.least) if choice.least == choice.most else f"{choice.least} to {choice.most}"
+        engines, in_use = choice.engines, _holds(choice, used)
+        cells = [str(len(engines)), _engine_sizes(engines), str(sum(engines)), str(choice.segments), "in use" * in_use]
+        lines.append(Line(sizes, cells, style="bold" * in_use))
+    counts = [f"{len(shown)} of {part.ways} results"] if wide and part.ways > len(part.choices) else []
+    name = f"What min_block_size changes{title}" if wide else ""
+    yield Table(name, "min_block_size", CHOICES, lines, notes=counts)
 
 
-def _partition_notes(labels: Sequence[str], answers: Sequence[PartitionResult]) -> Iterator[str]:
+def _partition_notes(labels: Sequence[str], results: Sequence[PartitionResult]) -> Iterator[str]:
     """Yield failures, backend warnings and notes, each text once."""
-    yield from (f"{label}: {item.failure}" for label, item in zip(labels, answers, strict=True) if item.failure)
     labels_by_text: dict[str, list[str]] = {}
-    for label, item in zip(labels, answers, strict=True):
-        if item.partition:
-            warnings = [f"{warning.message} {warning.advice}".strip() for warning in item.warnings]
-            for text in (*warnings, *notes(item.partition)):
-                labels_by_text.setdefault(text, []).append(label)
-    total = sum(not answer.failure for answer in answers)
+    for label, result in zip(labels, results, strict=True):
+        if result.partition is None:
+            yield f"{label}: {result.failure}"
+            continue
+        warnings = [f"{warning.message} {warning.advice}".strip() for warning in result.warnings]
+        for text in (*warnings, *partition_notes(result.partition)):
+            labels_by_text.setdefault(text, []).append(label)
+    total = sum(not result.failure for result in results)
     for text, text_labels in labels_by_text.items():
         yield text if len(text_labels) == total else f"With {listing(text_labels)}: {text}"
 
 
-def _next_command(answers: Sequence[PartitionResult], partitions: Partitions) -> str:
+def _bench_command(results: Sequence[PartitionResult], partitions: Partitions) -> str:
     """Return the bench command of the first case that compares values of ``min_block_size``."""
-    case = answers[0].case
+    case = results[0].case
     sizes = list(dict.fromkeys(part.min_block_size for part in partitions.values()))
     fewest = next((part.fewest for part in partitions.values() if part.fewest), None)
     if fewest and not _holds(fewest, sizes):
@@ -204,7 +202,7 @@ def _next_command(answers: Sequence[PartitionResult], partitions: Partitions) ->
 
 def operators(parts: Sequence[Partition]) -> list[Line]:
     """Count each operator in TensorRT and in PyTorch, one cell per partition."""
-    sides = [[Counter(_names(part, side)) for side in ("TensorRT", "PyTorch")] for part in parts]
+    sides = [[Counter(_operator_names(part, side)) for side in ("TensorRT", "PyTorch")] for part in parts]
     names = dict.fromkeys(name for counts in sides for side in counts for name in side)
     return [Line(name, ["/".join(str(side[name]) for side in counts) for counts in sides]) for name in names]
 
@@ -212,15 +210,14 @@ def operators(parts: Sequence[Partition]) -> list[Line]:
 def places(part: Partition) -> Iterator[tuple[str, ...]]:
     """Yield the cells of each place that leaves TensorRT and of each graph break, in order."""
     rows: list[tuple[int, bool, tuple[str, ...]]] = []
-    for item in part.breaks:
-        segment = part.segments[item.segment]
-        where = place(part.segments, item.segment)
-        cells = (where, _modules(item.modules), _operators(item), _reasons(segment))
+    for gap in part.breaks:
+        segment, where = part.segments[gap.segment], place(part.segments, gap.segment)
+        cells = (where, _modules_text(gap.modules), _operators_text(gap), _reasons(segment))
         rows.append((segment.graph, False, cells))
     for stop in part.interruptions:
         where = place(part.segments, sum(segment.graph <= stop.graph for segment in part.segments))
         python = f"Python, {stop.place}" if stop.place else "Python"
-        cells = (where, _modules((stop.module,)), python, f"graph break: {stop.reason}")
+        cells = (where, _modules_text((stop.module,)), python, f"graph break: {stop.reason}")
         rows.append((stop.graph, True, cells))
     return (cells for _, _, cells in sorted(rows, key=lambda row: row[:2]))
 
@@ -234,7 +231,7 @@ def place(segments: Sequence[Segment], number: int) -> str:
     return f"after engine {before}" if before else "before engine 1" if after else "the whole graph"
 
 
-def notes(part: Partition) -> list[str]:
+def partition_notes(part: Partition) -> list[str]:
     sentences = [part.note] if part.note else []
     if part.graph_breaks:
         sentences.append("What Python runs between the captured graphs is not counted.")
@@ -247,26 +244,19 @@ def _holds(choice: Choice, values: Iterable[int]) -> bool:
     return any(choice.least <= value <= choice.most for value in values)
 
 
-def _choice(choice: Choice, used: bool) -> Line:
-    """Return the result of a ``min_block_size`` range, which the case may use."""
-    sizes = str(choice.least) if choice.least == choice.most else f"{choice.least} to {choice.most}"
-    cells = [str(len(choice.engines)), _sizes(choice.engines), str(sum(choice.engines)), str(choice.segments)]
-    return Line(sizes, [*cells, "in use" * used], style="bold" * used)
-
-
-def _names(part: Partition, side: str) -> list[str]:
+def _operator_names(part: Partition, side: str) -> list[str]:
     return [operator.name for segment in part.segments if segment.runs_in == side for operator in segment.operators]
 
 
-def _modules(modules: Sequence[str | None]) -> str:
+def _modules_text(modules: Sequence[str | None]) -> str:
     paths = [UNKNOWN if path is None else path or "the model itself" for path in modules]
     return ", ".join(paths) if len(paths) <= NAMED else f"{paths[0]} to {paths[-1]} ({len(paths)} modules)"
 
 
-def _operators(graph_break: Break) -> str:
-    most = sorted(graph_break.operators.items(), key=lambda pair: -pair[1])
-    words = [f"{name} ×{count}" if count > 1 else name for name, count in most[:NAMED]]
-    return ", ".join(words) + (f" and {len(most) - NAMED} more kinds" if len(most) > NAMED else "")
+def _operators_text(graph_break: Break) -> str:
+    counts = sorted(graph_break.operators.items(), key=lambda pair: -pair[1])
+    words = [f"{name} ×{count}" if count > 1 else name for name, count in counts[:NAMED]]
+    return ", ".join(words) + (f" and {len(counts) - NAMED} more kinds" if len(counts) > NAMED else "")
 
 
 def _reasons(segment: Segment) -> str:
@@ -277,5 +267,5 @@ def _reasons(segment: Segment) -> str:
     return ", ".join(filter(None, words)) or ABSENT
 
 
-def _sizes(engines: Sequence[int | None]) -> str:
+def _engine_sizes(engines: Sequence[int | None]) -> str:
     return ", ".join("?" if size is None else str(size) for size in engines) or ABSENT

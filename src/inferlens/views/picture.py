@@ -20,8 +20,9 @@ from inferlens.views.renderers.html import picture_page
 from inferlens.views.renderers.terminal import wrap
 from inferlens.views.table import Picture, cut_middle, plain
 
-Part = dict[str, Any]  # of a Vega-Lite document, or all of it
-Rows = Sequence[dict[str, Any]]  # what is drawn, row by row
+Part = dict[str, Any]  # a Vega-Lite document, or a part of one
+Rows = Sequence[dict[str, Any]]  # the drawn values, row by row
+Texts = str | Sequence[str]  # one line, or several
 
 FORMATS = ("svg", "png", "html", "pdf")
 PALETTE = (
@@ -29,7 +30,7 @@ PALETTE = (
     "#8C8C8C", "#A07D00", "#7B4FE0", "#A8245F", "#4FC4B0", "#5F6A1E",
 )  # fmt: skip
 GREY = PALETTE[6]
-DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3])  # of lines of one colour
+DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3])  # for lines of one colour
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right", "triangle-left")
 POINT_LETTER, LINE, GAP = 6.6, 13.0, 13.0  # pixels: a letter and a line of a point's name, and its distance
@@ -38,9 +39,9 @@ PHONE, NAMES_ON_PHONE = 364, 110  # pixels of a chart on a phone and of its name
 FONT = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans Condensed', sans-serif"
 
 
-def colours_of(series: Iterable[str], palette: Sequence[str] = PALETTE) -> dict[str, str]:
-    """Assign colours by order. The palette repeats after its last colour."""
-    return dict(zip(series, cycle(palette), strict=False))
+def colours_of(series: Iterable[str]) -> dict[str, str]:
+    """Assign the colours of the palette in order. It repeats after its last colour."""
+    return dict(zip(series, cycle(PALETTE), strict=False))
 
 
 @dataclass(frozen=True)
@@ -65,26 +66,17 @@ def config(theme: Theme) -> dict[str, Any]:
     colours = {"labelColor": theme.text, "titleColor": theme.faint}
     title = {"color": theme.text, "fontSize": 13, "fontWeight": "bold", "anchor": "start", "offset": 8}
     return {
-        "background": theme.background,
-        "padding": 20,
-        "font": FONT,
-        "view": {"stroke": None},
+        "background": theme.background, "padding": 20, "font": FONT, "view": {"stroke": None},
         "axis": {**colours, **lines, **small, "labelLimit": 560, "labelFlush": False},
         "title": {**title, "subtitleColor": theme.faint, "subtitleFontSize": 12, "subtitlePadding": 6},
         "legend": {
-            "labelColor": theme.text,
-            "titleColor": theme.faint,
-            "labelFontSize": 12,
-            "labelLimit": 700,
-            "symbolSize": 90,
+            **colours, "labelFontSize": 12, "labelLimit": 700, "symbolSize": 90,
             "columnPadding": 24,  # names may be wider where they are read than where they were laid out
             "layout": {"top": {"margin": 24}, "bottom": {"margin": 24}},  # between two legends
         },
-        "text": {"color": theme.text, "fontSize": 12},
-        "rule": {"color": theme.text},
-        "tick": {"color": theme.text},
+        "text": {"color": theme.text, "fontSize": 12}, "rule": {"color": theme.text}, "tick": {"color": theme.text},
         "concat": {"spacing": 28},
-    }
+    }  # fmt: skip
 
 
 _NOTHING = re.compile(
@@ -136,38 +128,33 @@ def field(name: str, **more: Any) -> dict[str, Any]:
 
 def fields(*names: tuple[str, str]) -> list[dict[str, Any]]:
     """Return the tooltip channels for pairs of field and title."""
-    return [field(f"{name}:N", title=item) for name, item in names]
+    return [field(f"{name}:N", title=title) for name, title in names]
 
 
 def marks(kind: str, channels: Mapping[str, Any], values: Rows | None = None, where: str = "", **look: Any) -> Part:
     """Return a chart of marks of one kind, such as ``bar``; ``where`` filters the data."""
-    some = {"transform": [{"filter": where}]} if where else {}
-    return {"mark": {"type": kind, **look}, **_data(values), **some, "encoding": dict(channels)}
+    transform = {"transform": [{"filter": where}]} if where else {}
+    return {"mark": {"type": kind, **look}, **_data_part(values), **transform, "encoding": dict(channels)}
 
 
 def overlay(layers: Sequence[Part], values: Rows | None = None, **more: Any) -> Part:
     """Draw charts on top of each other with shared ``values``."""
-    return {**_data(values), "layer": list(layers), **more}
+    return {**_data_part(values), "layer": list(layers), **more}
 
 
 def stack_charts(
-    parts: Sequence[Part],
-    across: bool = False,
-    values: Rows | None = None,
-    *,
-    own_scales: Sequence[str] = (),
-    **more: Any,
+    parts: Sequence[Part], across: bool = False, values: Rows | None = None, own_scales: Sequence[str] = (), **more: Any
 ) -> Part:
     """Place charts beneath each other, or ``across``. The channels ``own_scales`` are not shared."""
     resolve = {"resolve": {"scale": dict.fromkeys(own_scales, "independent")}} if own_scales else {}
-    return {**_data(values), "hconcat" if across else "vconcat": list(parts), **resolve, **more}
+    return {**_data_part(values), "hconcat" if across else "vconcat": list(parts), **resolve, **more}
 
 
-def _data(values: Rows | None) -> Part:
+def _data_part(values: Rows | None) -> Part:
     return {} if values is None else {"data": {"values": values}}
 
 
-Ends = tuple[float, float, bool]  # of an axis, and whether it is logarithmic
+Ends = tuple[float, float, bool]  # both ends of an axis, and whether it is logarithmic
 
 
 def place_labels(points: Rows, name: str, axes: Mapping[str, Ends], size: tuple[float, float]) -> list[dict[str, Any]]:
@@ -176,37 +163,28 @@ def place_labels(points: Rows, name: str, axes: Mapping[str, Ends], size: tuple[
     ``name`` is the key of the label, ``axes`` are the keys of both measures. First points have priority.
     """
 
-    def pixels(point: Mapping[str, Any]) -> tuple[float, ...]:
-        return tuple(_share(point[key], *axes[key]) * room for key, room in zip(axes, size, strict=True))
-
     occupied: list[tuple[float, float, float]] = []
     placed = []
     for point in points:
-        across, up = pixels(point)
+        across, up = (_axis_share(point[key], *axes[key]) * room for key, room in zip(axes, size, strict=True))
         reach = POINT_LETTER * len(point[name]) + GAP
         side = "left" if across < size[0] / 2 else "right"
         begin, end = (across, across + reach) if side == "left" else (across - reach, across)
-        free = all(abs(up - item) > LINE or end < first or last < begin for item, first, last in occupied)
+        free = all(abs(up - height) > LINE or end < first or last < begin for height, first, last in occupied)
         if free and point[name]:
             occupied.append((up, begin, end))
         placed.append({**point, "side": side if free else ""})
     return placed
 
 
-def _share(value: float, low: float, high: float, log: bool) -> float:
+def _axis_share(value: float, low: float, high: float, log: bool) -> float:
     """Return the position of a value between both ends of its axis."""
     if log:
-        value, low, high = (math.log(max(item, 1e-300)) for item in (value, low, high))
+        value, low, high = (math.log(max(number, 1e-300)) for number in (value, low, high))
     return (value - low) / (high - low)
 
 
-def title(
-    text: str | Sequence[str],
-    subtitle: str | Sequence[str] = "",
-    size: int = 18,
-    offset: int = 18,
-    frame: str = "bounds",
-) -> Part:
+def title(text: Texts, subtitle: Texts = "", size: int = 18, offset: int = 18, frame: str = "bounds") -> Part:
     """Return a document title with an optional subtitle."""
     beneath = {"subtitle": subtitle} if subtitle else {}
     return {"text": text, **beneath, "fontSize": size, "anchor": "start", "offset": offset, "frame": frame}
@@ -238,14 +216,14 @@ def picture(name: str, caption: str, document: Callable[[Theme], Part]) -> Pictu
     def svg(phone: bool) -> str:
         return _tidy(converter().vegalite_to_svg(_for_phone(chart) if phone else chart))
 
-    return Picture(name, caption, svg, _values(chart))
+    return Picture(name, caption, svg, _largest_dataset(chart))
 
 
 def _for_phone(part: Part) -> Part:
     """Adapt a chart to the width of a phone: stack panels, cut long names and fold texts."""
     chart = {"vconcat" if name == "hconcat" else name: value for name, value in part.items()}
     for name in {"layer", "vconcat"} & chart.keys():
-        chart[name] = [_for_phone(item) for item in chart[name]]
+        chart[name] = list(map(_for_phone, chart[name]))
     if "width" in chart:
         chart["width"] = PHONE - NAMES_ON_PHONE
     if "title" in chart:
@@ -256,7 +234,7 @@ def _for_phone(part: Part) -> Part:
     if chart.get("mark", {}).get("type") == "text":
         chart["mark"] = {**chart["mark"], "limit": NAMES_ON_PHONE * 1.2}
     if "encoding" in chart:
-        chart["encoding"] = {name: _channel_for_phone(item) for name, item in chart["encoding"].items()}
+        chart["encoding"] = {name: _channel_for_phone(channel) for name, channel in chart["encoding"].items()}
     if "config" in chart:
         axis, legend = ({**chart["config"][name], "labelLimit": NAMES_ON_PHONE} for name in ("axis", "legend"))
         legend["labelLimit"] = PHONE - 40
@@ -280,11 +258,11 @@ def chart_data(part: Part) -> Iterator[Rows]:
     if part.get("data"):
         yield part["data"]["values"]
     for name in ("layer", "hconcat", "vconcat"):
-        for item in part.get(name, ()):
-            yield from chart_data(item)
+        for panel in part.get(name, ()):
+            yield from chart_data(panel)
 
 
-def _values(chart: Part) -> Rows:
+def _largest_dataset(chart: Part) -> Rows:
     """Return the largest data set, with those of other panels that have the same columns."""
     datasets = [values for values in chart_data(chart) if values]
     columns = max(datasets, key=len)[0].keys() if datasets else ()

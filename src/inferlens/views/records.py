@@ -61,11 +61,17 @@ from inferlens.views.table import SCREEN, Column, Document, Line, Screen, Table,
 
 RECORDS_SCHEMA = "inferlens.table/1"
 RUNS_HINT = ": --runs all shows each"
-LEAST_HEIGHT = 5  # of a table: its title, answer, heading, a row and the space between
-LEAST_ROWS = 4  # of a single comparison, in place of its answer alone; of several each has two
+LEAST_HEIGHT = 5  # lines of a table: title, answer, heading, one row and a blank line
+LEAST_ROWS = 4  # rows of a single comparison; several comparisons have at least two each
 MOST_NOTES = 2
 MEASURED_ONCE = "measured once"
-SLOW_BUILD = 10.0  # seconds from which on a row says how long its build took
+SLOW_BUILD = 10.0  # seconds: rows of slower builds say how long they took
+NOTES_SCHEMA = "inferlens.warnings/1"
+_LEVEL_PHRASES = {"changes": "changing the answer", "weakens": "weakening it", "know": "good to know"}
+_NAMES_WIDTH = 36  # columns
+NOTE_FIELDS = ("code", "level", "message", "hint")
+_WORST = ("wrong-outputs", "state-lost", "did-not-run")
+_NOTE_COLUMNS = [Column("", "", numeric=False, fold=True)]
 
 COLUMNS = (
     Column("precision", "precision", keep=0, numeric=False, bars="beside"),
@@ -110,12 +116,12 @@ def records_document(
     top: int | None = None,
     all_runs: bool = False,
 ) -> Document:
-    """Return the document of records; ``reference`` is as of :func:`inferlens.views.rows.rows`.
+    """Return the document of records; :func:`inferlens.views.rows.rows` describes ``reference``.
 
     Args:
-        where: the folders that they lie in, for the commands to go on with.
+        where: the folders of the records, for the next commands.
         top: rows of each comparison that a screen shows; ``None``: as many as fit.
-        all_runs: whether each run is shown, in tables of its own, the oldest first.
+        all_runs: whether each run has its own tables, the oldest first.
     """
     where = shlex.join(filter(None, [where] if isinstance(where, str) else where))
     shown = _rows_by_run(records, reference) if all_runs else rows(records, reference)
@@ -124,15 +130,15 @@ def records_document(
         if top is not None:
             yield record_blocks(shown, where, top)
             return
-        comparisons, tables = group_rows(shown, "comparison"), len(group_rows(shown, "table"))
-        longest = max(map(len, comparisons))
-        least = min(longest, LEAST_ROWS if len(comparisons) == 1 else 2)
-        fewer = range(longest - 1, least - 1, -1)
-        for brief, most in [*product((False, True), [longest]), *product((False, True), fewer)]:
-            if sum(min(most, len(item)) for item in comparisons) + LEAST_HEIGHT * tables <= screen.lines:
-                yield record_blocks(shown, where, most, brief=brief)
+        sizes, tables = list(map(len, group_rows(shown, "comparison"))), len(group_rows(shown, "table"))
+        least = min(max(sizes), LEAST_ROWS if len(sizes) == 1 else 2)
+        fewer = range(max(sizes) - 1, least - 1, -1)
+        for brief, limit in [*product((False, True), [max(sizes)]), *product((False, True), fewer)]:
+            if sum(min(limit, size) for size in sizes) + LEAST_HEIGHT * tables <= screen.lines:
+                yield record_blocks(shown, where, limit, brief=brief)
         lines = [answer.brief for answer in answers(shown, full_names=True)]
-        yield from (_first_answers(shown, lines, where, most) for most in range(min(len(lines), screen.lines), 0, -1))
+        for limit in range(min(len(lines), screen.lines), 0, -1):
+            yield _first_answers(shown, lines, where, limit)
 
     if not shown:
         nothing = {"schema": RECORDS_SCHEMA, "rows": [], "verdict": []}
@@ -153,20 +159,20 @@ def records_document(
 
 
 def check_columns(columns: str | None) -> None:
-    """Refuse names of no column before anything is measured."""
-    names = [name for name in (columns or "").split(",") if not name.strip().startswith("vs")]  # which the records say
+    """Refuse unknown names of columns before anything is measured. Only records can say what "vs" refers to."""
+    names = [name for name in (columns or "").split(",") if not name.strip().startswith("vs")]
     select_columns([Table("", "", COLUMNS, [])], ",".join(names))
 
 
 def _rows_by_run(records: Sequence[Record], reference: str | None) -> list[Row]:
     """Return the rows of each run; a run without the ``reference`` has its usual one."""
-    result = []
+    result, matched = list[Row](), False
     for run in split_runs(records):
         shown = rows(run)
         if reference and any(matches_words(row, reference) for row in shown):
-            shown = rows(run, reference)
+            shown, matched = rows(run, reference), True
         result += [structs.replace(row, run=run[0].created) for row in shown]
-    if reference and not any(matches_words(row, reference) for row in result):
+    if reference and not matched:
         raise unknown(reference, [row.label for row in result])
     return result
 
@@ -174,29 +180,28 @@ def _rows_by_run(records: Sequence[Record], reference: str | None) -> list[Row]:
 def rerun_notes(counts: Sequence[int], hint: str = "") -> list[str]:
     """Say that the newest of several runs is shown; ``counts`` are the runs of each case."""
     repeated = sum(count > 1 for count in counts)
-    some = f"There are several runs of {plural(repeated, 'case')}; the newest is shown{hint}."
-    return [some] if repeated else []
+    return [f"There are several runs of {plural(repeated, 'case')}; the newest is shown{hint}."] if repeated else []
 
 
 def headline(table: Sequence[Row]) -> str:
     """Return what the rows of a table share: model, inputs, precision, machine and number of ways."""
-    ran = [row for row in table if row.ok] or table
-    threads = {row.cpus for row in ran if row.device == "cpu" and row.threads is None} - {None}
-    number = "".join(f", {plural(count, 'thread')}" for count in threads if count and len(threads) == 1)
-    devices = dict.fromkeys(row.device_name + number * (row.device == "cpu") for row in ran)
+    shown = [row for row in table if row.ok] or table
+    threads = {row.cpus for row in shown if row.device == "cpu" and row.threads is None} - {None}
+    threads_text = "".join(f", {plural(count, 'thread')}" for count in threads if count and len(threads) == 1)
+    devices = dict.fromkeys(row.device_name + threads_text * (row.device == "cpu") for row in shown)
     prepared, precisions = {row.prepared for row in table}, {row.precision for row in table}
-    held = table[0].rounds if len(group_rows(table, "comparison")) == 1 else 0
-    took = command_seconds(table)
+    rounds = table[0].rounds if len(group_rows(table, "comparison")) == 1 else 0
+    seconds = command_seconds(table)
     counts = [plural(len({row.name for row in table}), "way")]
-    counts += [plural(held, "round")] if held else []
-    counts += [] if took is None else [duration(took)]
+    counts += [plural(rounds, "round")] if rounds else []
+    counts += [] if seconds is None else [duration(seconds)]
     words = [
-        bare(ran[0].model),
-        ran[0].inputs_without(varying_sizes(table)).replace(":float32", ""),
+        bare(shown[0].model),
+        shown[0].inputs_without(varying_sizes(table)).replace(":float32", ""),
         f"prepared for {min(prepared)}" if len(prepared) == 1 and any(prepared) else "",
         min(precisions) if len(precisions) == 1 else "",
         " and ".join(devices),
-        f"run of {ran[0].run[:16].replace('T', ' ')}" if ran[0].run else "",
+        f"run of {shown[0].run[:16].replace('T', ' ')}" if shown[0].run else "",
         ", ".join(counts),
     ]
     return " · ".join(plain(word) for word in words if word)
@@ -216,13 +221,12 @@ def record_blocks(
     return [*tables, *again, *_next_commands(shown, where)]
 
 
-def _first_answers(shown: Sequence[Row], lines: Sequence[str], where: str, most: int) -> list[Table | str]:
+def _first_answers(shown: Sequence[Row], lines: Sequence[str], where: str, limit: int) -> list[Table | str]:
     """Return the first answers without tables, and how to see the rest."""
-    left = [f"{len(lines) - most} more"] if most < len(lines) else []
-    more = listing([*left, plural(len(group_rows(shown, "table")), "table")])
+    more = [f"{len(lines) - limit} more"] * (limit < len(lines)) + [plural(len(group_rows(shown, "table")), "table")]
+    rest = f"{listing(more)}: inferlens show {where or 'RESULTS'} --top {LEAST_ROWS}"
     busy = mean_load(row.machine_load for row in shown).sentence
-    rest = f"{more}: inferlens show {where or 'RESULTS'} --top {LEAST_ROWS}"
-    return [*lines[:most], *([busy] if busy else []), rest, *_next_commands(shown, where)]
+    return [*lines[:limit], *filter(None, [busy]), rest, *_next_commands(shown, where)]
 
 
 def records_table(
@@ -230,10 +234,10 @@ def records_table(
 ) -> Table:
     """Return one model on one machine; ``where`` is the folder of its records, ``top`` limits the rows."""
     comparisons = group_rows(table, "comparison")
-    columns = [size for column in columns for size in (_column(column, table), *_sizes(column, table))]
+    columns = [size for column in columns for size in (_adapt_column(column, table), *_size_columns(column, table))]
     lines, shown = [], list[Row]()
     for comparison in comparisons:
-        first = _first_rows(comparison, top)
+        first = _shown_rows(comparison, top)
         shown += first
         for row in first:
             style = "dim" if not row.ok else "red" if row.agrees is False else "bold green" if row.fastest else ""
@@ -244,15 +248,15 @@ def records_table(
     if hidden := [row for row in table if row not in shown]:
         failed = sum(not row.ok or row.agrees is False for row in hidden)
         wrong = f", {failed} of them failed or wrong" if failed else ""
-        most = max(map(len, comparisons))
-        notes.insert(0, f"{plural(len(hidden), 'more row')}{wrong}: --top {most}, or --format csv")
+        largest = max(map(len, comparisons))
+        notes.insert(0, f"{plural(len(hidden), 'more row')}{wrong}: --top {largest}, or --format csv")
     return Table(
-        headline(table), "   way", columns, lines, notes=notes, answer=_table_answer(table),
+        headline(table), "   way", columns, lines, notes=notes, answer=_answer_lines(table),
         sentences=throughput_growth(comparisons), fold=True,
     )  # fmt: skip
 
 
-def _table_answer(table: Sequence[Row]) -> list[str]:
+def _answer_lines(table: Sequence[Row]) -> list[str]:
     """Return the answers of a table, and the command that decides the first open one."""
     lines = answers(table)
     if len(lines) == 1:
@@ -262,7 +266,7 @@ def _table_answer(table: Sequence[Row]) -> list[str]:
     return [*first, *decide[:1]]
 
 
-def _first_rows(rows: Sequence[Row], top: int | None) -> list[Row]:
+def _shown_rows(rows: Sequence[Row], top: int | None) -> list[Row]:
     """Return the first rows and the reference."""
     if top is None or len(rows) <= top:
         return list(rows)
@@ -271,7 +275,7 @@ def _first_rows(rows: Sequence[Row], top: int | None) -> list[Row]:
     return first if reference in first or top == 1 else [*first[:-1], reference]
 
 
-def _sizes(column: Column, table: Sequence[Row]) -> list[Column]:
+def _size_columns(column: Column, table: Sequence[Row]) -> list[Column]:
     """Return columns for sizes in which rows differ."""
     names = varying_sizes(table) if column.key == "batch" else []
     size = partial(replace, column, key="dimensions", identifies=True)
@@ -279,7 +283,7 @@ def _sizes(column: Column, table: Sequence[Row]) -> list[Column]:
     return [size(title=name, write=write) for name, write in writers.items()]
 
 
-def _column(column: Column, table: Sequence[Row]) -> Column:
+def _adapt_column(column: Column, table: Sequence[Row]) -> Column:
     """Adapt a column to the table. Values that all rows share stand in the headline."""
     if column.key in ("precision", "batch"):
         return replace(column, wide=len({getattr(row, column.key) for row in table}) == 1, identifies=True)
@@ -298,7 +302,7 @@ def _column(column: Column, table: Sequence[Row]) -> Column:
 def table_notes(table: Sequence[Row], where: str | None, shown: Sequence[Row] = ()) -> list[str]:
     """Return how busy the machine was, what the marks of ``shown`` rows mean, and the most important other notes.
 
-    The last line says how to see the rest, if there is a way.
+    The last line is the command that shows the rest, if ``where`` is known.
     """
     load = mean_load(row.machine_load for row in table)
     silent = {*OUTCOME_LEVELS, *["busy", "disturbed"] * load.busy}
@@ -342,7 +346,8 @@ def _next_commands(shown: Sequence[Row], where: str | None) -> list[str]:
 
 def row_fields(shown: Sequence[Row]) -> list[str]:
     """Return the names of the fields of rows in CSV, with a field for each size."""
-    left_out = ("machine_load", "sizes", "form")  # a note says it, fields of their own, the inputs
+    # A note says how busy the machine was, each size has its own field, and the inputs say the same as the form.
+    left_out = ("machine_load", "sizes", "form")
     *fields, notes = (name for name in Row.__struct_encode_fields__ if name not in left_out)
     return [*fields, *dict.fromkeys(name for row in shown for name in row.sizes), notes]
 
@@ -388,29 +393,20 @@ def throughput_growth(comparisons: Sequence[Sequence[Row]]) -> list[str]:
     """Say up to which batch size the throughput grows, if rows differ in no other size."""
     if varying_sizes(row for comparison in comparisons for row in comparison) != ["batch"]:
         return []
-    rated = [[row for row in comparison if row.ranked and row.items_per_second] for comparison in comparisons]
-    best = {row.batch or 0: row for item in rated if item for row in [max(item, key=_rate)]}
-    if len(best) < len(comparisons):
-        return []
-    most = max(map(_rate, best.values()))
-    enough = next(size for size in sorted(best) if _rate(best[size]) >= 0.95 * most)
+    best: dict[int, tuple[float, Row]] = {}
+    for comparison in comparisons:
+        rates = [(row.items_per_second, row) for row in comparison if row.ranked and row.items_per_second]
+        if not rates:
+            return []
+        best[comparison[0].batch or 0] = max(rates, key=lambda pair: pair[0])
+    highest = max(items_per_second for items_per_second, _ in best.values())
+    enough = next(size for size in sorted(best) if best[size][0] >= 0.95 * highest)
     grows = "still grows at" if enough == max(best) else "hardly grows after"
-    row = best[enough]
-    return [f"Throughput {grows} batch {enough}: {rate(_rate(row))} items a second by {plain(row.way)}."]
-
-
-def _rate(row: Row) -> float:
-    return row.items_per_second or 0.0
+    items_per_second, row = best[enough]
+    return [f"Throughput {grows} batch {enough}: {rate(items_per_second)} items a second by {plain(row.way)}."]
 
 
 # Notes of records: as many as fit on a screen, or all case by case. A screen merges notes that differ in figures alone.
-
-NOTES_SCHEMA = "inferlens.warnings/1"
-_LEVEL_PHRASES = {"changes": "changing the answer", "weakens": "weakening it", "know": "good to know"}
-_NAMES_WIDTH = 36  # columns
-NOTE_FIELDS = ("code", "level", "message", "hint")
-_WORST = ("wrong-outputs", "state-lost", "did-not-run")
-_NOTE_COLUMNS = [Column("", "", numeric=False, fold=True)]
 
 
 def notes_document(
@@ -427,15 +423,13 @@ def notes_document(
     shown = rows(records) if known_rows is None else known_rows
 
     def data() -> dict[str, Any]:
-        runs = runs_by_row(records)
-        pairs = [(row, runs[row.id, row.machine]) for row in shown]
-        cases = [
-            {
+        runs, cases = runs_by_row(records), []
+        for row in shown:
+            run = runs[row.id, row.machine]
+            cases.append({
                 "model": row.model, "label": row.label, "digest": run.first.case.digest,
                 "records": [record.id for record in run.records], "status": row.status, "warnings": row.notes,
-            }
-            for row, run in pairs
-        ]  # fmt: skip
+            })  # fmt: skip
         return {"schema": NOTES_SCHEMA, "cases": cases}
 
     return Document(
@@ -482,12 +476,11 @@ def _by_level(groups: Sequence[tuple[Note, str]]) -> Table:
 
 
 def _by_case(shown: Sequence[Row]) -> list[Table]:
-    lines = [[line for note in row.notes for line in _note_lines(note, LEVELS[note.level])] for row in shown]
-    return [
-        Table(f"{row.model} {row.label}", "", _NOTE_COLUMNS, note_lines)
-        for row, note_lines in zip(shown, lines, strict=True)
-        if note_lines
-    ]
+    tables = []
+    for row in (row for row in shown if row.notes):
+        lines = [line for note in row.notes for line in _note_lines(note, LEVELS[note.level])]
+        tables.append(Table(f"{row.model} {row.label}", "", _NOTE_COLUMNS, lines))
+    return tables
 
 
 def _note_lines(note: Note, first: str) -> list[Line]:
@@ -498,15 +491,16 @@ def _note_lines(note: Note, first: str) -> list[Line]:
 def _group_notes(shown: Sequence[Row]) -> list[tuple[Note, str]]:
     """Return the notes with the names of their cases, by level and number of cases.
 
-    Notes that differ in figures alone are one, with the figures of the first case.
+    Notes that differ only in figures are merged, with the figures of the first case.
     """
     pairs = ((note, name) for row, name in zip(shown, _case_labels(shown), strict=True) for note in row.notes)
     kinds = group_by(pairs, lambda pair: (pair[0].level, pair[0].code, re.sub(r"\d[\d.,]*", "", pair[0].message)))
     groups = sorted(kinds.values(), key=len, reverse=True)
-    names = [list(dict.fromkeys(name for _, name in group)) for group in groups]
-    merged = [(group[0][0], _case_names(item, len(shown))) for group, item in zip(groups, names, strict=True)]
+    merged = [
+        (group[0][0], _case_names(list(dict.fromkeys(name for _, name in group)), len(shown))) for group in groups
+    ]
     order = list(LEVELS)
-    return sorted(merged, key=lambda item: (order.index(item[0].level), item[0].code not in _WORST))
+    return sorted(merged, key=lambda pair: (order.index(pair[0].level), pair[0].code not in _WORST))
 
 
 def _case_names(names: Sequence[str], cases: int) -> str:
@@ -520,7 +514,6 @@ def _case_names(names: Sequence[str], cases: int) -> str:
 
 def _case_labels(shown: Sequence[Row]) -> list[str]:
     """Return the names of rows with the model and the sizes in which they differ."""
-    several, sizes = len({row.model for row in shown}) > 1, varying_sizes(shown)
-    names = row_names(shown)
-    words = [[short_name(row.model) if several else "", names[row.id], sizes_text(row, sizes)] for row in shown]
-    return [plain(" ".join(filter(None, item))) for item in words]
+    several, sizes, names = len({row.model for row in shown}) > 1, varying_sizes(shown), row_names(shown)
+    words = ([short_name(row.model) if several else "", names[row.id], sizes_text(row, sizes)] for row in shown)
+    return [plain(" ".join(filter(None, texts))) for texts in words]

@@ -153,7 +153,7 @@ class Records(Displayed, Sequence[Record]):
     @property
     def runs(self) -> list[Records]:
         """Return the records of each run, the oldest first. The table shows the newest run of a case."""
-        return [self._with(item) for item in split_runs(self.records)]
+        return [self._with(run) for run in split_runs(self.records)]
 
     @property
     def fastest(self) -> Record:
@@ -187,9 +187,9 @@ class Records(Displayed, Sequence[Record]):
             MissingLibrary: if polars is not installed.
         """
         frames = library("polars", extra="frames")
-        of: dict[object, Any] = {str: frames.String, bool: frames.Boolean, int: frames.Int64, float: frames.Float64}
+        kinds: dict[object, Any] = {str: frames.String, bool: frames.Boolean, int: frames.Int64, float: frames.Float64}
         types = _column_types(row_fields(self.rows)).items()
-        schema = {name: of.get(kind, frames.List(frames.String)) for name, kind in types}
+        schema = {name: kinds.get(kind, frames.List(frames.String)) for name, kind in types}
         frame: polars.DataFrame = frames.DataFrame(self._values(schema), schema=schema, orient="row")
         return frame
 
@@ -200,9 +200,9 @@ class Records(Displayed, Sequence[Record]):
             MissingLibrary: if pandas is not installed.
         """
         frames = library("pandas", extra="frames")
-        of: dict[object, str] = {bool: "boolean", int: "Int64", float: "float64"}
-        kinds = {name: of.get(kind, "object") for name, kind in _column_types(row_fields(self.rows)).items()}
-        frame: pandas.DataFrame = frames.DataFrame(self._values(kinds), columns=[*kinds]).astype(kinds)
+        kinds: dict[object, str] = {bool: "boolean", int: "Int64", float: "float64"}
+        schema = {name: kinds.get(kind, "object") for name, kind in _column_types(row_fields(self.rows)).items()}
+        frame: pandas.DataFrame = frames.DataFrame(self._values(schema), columns=[*schema]).astype(schema)
         return frame
 
     def _values(self, names: Iterable[str]) -> list[list[Any]]:
@@ -225,7 +225,7 @@ class Tuning(Records):
     """
 
     def __init__(self, tuned: Sequence[TuningReport], model: tuple[Any, Any] = (None, None)) -> None:
-        super().__init__(record for item in tuned for record in item.final_records)
+        super().__init__(record for report in tuned for record in report.final_records)
         self.tuned = tuple(tuned)
         self.model = model
 
@@ -261,12 +261,11 @@ class Tuning(Records):
             InferlensError: if there is no winner, or several, or it cannot run here as it was measured.
         """
         from inferlens.execution.cases import model_handle
-        from inferlens.execution.deploy import load
 
-        record = self.fastest
-        result = load_records(self._single.folder)[0]
-        with model_handle(*self.model) if record.case.model.startswith("live:") else nullcontext() as model:
-            return load(result, Path(self._single.folder), rebuild=rebuild, trust=trust, copy=copy, model=model)
+        folder, is_live = Path(self._single.folder), self.fastest.case.model.startswith("live:")
+        winner = load_records(folder)[0]
+        with model_handle(*self.model) if is_live else nullcontext() as model:
+            return load(winner, folder, rebuild=rebuild, trust=trust, copy=copy, model=model)
 
     @property
     def _single(self) -> TuningReport:
@@ -331,8 +330,8 @@ def load_records(*paths: Paths) -> Records:
     any record is missing.
     """
     result = loaded(*paths)
-    values = as_paths(paths)
-    return Records(result.records, folders=result.folders, problems=result.problems, where=[*map(str, values)])
+    where = [*map(str, as_paths(paths))]
+    return Records(result.records, folders=result.folders, problems=result.problems, where=where)
 
 
 def best_case(path: Paths) -> tuple[Record, Path]:
@@ -369,12 +368,14 @@ def winners(path: Paths, backends: Sequence[str] = ()) -> list[Record]:
     (values,) = as_paths([path])
     records = load_records(values / BEST if (values / BEST / RECORD).is_file() else values)
     _refuse_several_models(records, values)
-    chosen = Records(one for one in records if not backends or {one.case.backend, one.case.backend_label} & {*backends})
-    fastest = [(row.id, row.machine) for row in chosen.rows if row.fastest]
+    if backends:
+        cases = [(record, record.case) for record in records]
+        records = Records(record for record, case in cases if {case.backend, case.backend_label} & {*backends})
+    fastest = [(row.id, row.machine) for row in records.rows if row.fastest]
     if not fastest:
         problem = f"No case{' of ' + listing(backends) if backends else ''} in {values} ran with right outputs."
         raise InferlensError(problem, hint=f"inferlens show {values}")
-    by_row = chosen._by_row()
+    by_row = records._by_row()
     return [by_row[key] for key in fastest]
 
 
@@ -394,7 +395,7 @@ def winner_plans(model: Any, words: Mapping[str, Any]) -> list[Plan]:
     if len({str(way.get("input")) for way in ways}) > 1:
         raise InferlensError(f"The winners in {folder} have several sizes.", expected="one", hint="--dim, or --mix")
     name = safe_name(records[0].model.name)
-    root = next((one.parent for one in (folder, *folder.parents) if one.name == name), Path("results"))
+    root = next((path.parent for path in (folder, *folder.parents) if path.name == name), Path("results"))
     unique = {str(way): way for way in ways}
     return [Plan.from_words({"output": str(root), **way, **given}) for way in unique.values()]
 
@@ -432,10 +433,8 @@ def _profiles_document(loaded: LoadedProfiles) -> Document:
 
 def _fields_document(result: Struct) -> Document:
     """Return the fields of a result that differ from their defaults."""
-    lines = [
-        Line(name, (plain(str(value) if isinstance(value, str) else short(value)),))
-        for name, value in result.__rich_repr__()
-    ]
+    texts = {name: value if isinstance(value, str) else short(value) for name, value in result.__rich_repr__()}
+    lines = [Line(name, (plain(text),)) for name, text in texts.items()]
     return Document(lambda: [Table(type(result).__name__, "", [Column("", "", numeric=False, fold=True)], lines)], dict)
 
 
@@ -449,9 +448,9 @@ DOCUMENTS: dict[type, Callable[[Any], Document]] = {
     ABResult: ab_document,
     ABSteps: ab_document,
     LoadedProfiles: _profiles_document,
-    Profile: lambda one: _profiles_document(LoadedProfiles([one])),
-    Findings: lambda several: Document(lambda: [findings_table(several)], dict),
-    Finding: lambda one: Document(lambda: [findings_table([one])], dict),
+    Profile: lambda profile: _profiles_document(LoadedProfiles([profile])),
+    Findings: lambda findings: Document(lambda: [findings_table(findings)], dict),
+    Finding: lambda finding: Document(lambda: [findings_table([finding])], dict),
     Quantization: quantization_document,
     LoadedTrace: _trace_document,
 }
@@ -469,4 +468,4 @@ def _struct(result: Struct, format: Literal["table", "html"]) -> str:
 
 
 for kind, document in DOCUMENTS.items():
-    draw.register(kind, lambda result, format, of=document: _draw(of(result), format))
+    draw.register(kind, lambda result, format, make=document: _draw(make(result), format))

@@ -252,8 +252,8 @@ def group_rows(rows: Sequence[Row], key: str) -> list[list[Row]]:
 def varying_sizes(rows: Iterable[Row]) -> list[str]:
     """Return the names of the dimensions in which rows differ, the batch first."""
     dimensions = [row.dimensions for row in rows]
-    names = dict.fromkeys(name for item in dimensions for name in item)
-    return [name for name in names if len({item.get(name) for item in dimensions}) > 1]
+    names = dict.fromkeys(name for sizes in dimensions for name in sizes)
+    return [name for name in names if len({sizes.get(name) for sizes in dimensions}) > 1]
 
 
 def sizes_text(row: Row, names: Iterable[str]) -> str:
@@ -280,17 +280,17 @@ def rows(records: Sequence[Record], reference: str | None = None, aim: FinalsAim
     """Return rows of the latest run of each case, by comparison: the fastest first, failures last.
 
     Args:
-        records: in any order; of the runs of one case on one machine the last counts, with all its processes.
-        reference: words that name the reference, such as ``openvino fp16``; ``None`` is the plain one of the backend
+        records: in any order. The last run of a case on a machine counts, with all its processes.
+        reference: words that name the reference, such as ``openvino fp16``; ``None`` is the plain row of the backend
             that outputs were checked against.
-        aim: what they are compared by, as of :func:`inferlens.analysis.race.race`.
+        aim: the objective of the comparison; :func:`inferlens.analysis.race.race` describes it.
 
     Raises:
         InferlensError: if ``reference`` names no row.
     """
     runs = runs_by_row(records)
     named = _bare_rows(list(runs.values()))
-    models, tables = (list(dict.fromkeys(getattr(row, name) for row in named)) for name in ("model", "table"))
+    models, tables = [row.model for row in named], [row.table for row in named]
 
     def order(comparison: Sequence[Row]) -> tuple[int, int, list[int]]:
         row = comparison[0]
@@ -323,8 +323,8 @@ def _bare_rows(runs: Sequence[CaseRuns]) -> list[Row]:
     result = []
     for run, shown in zip(runs, shown_together([run.first.case for run in runs]), strict=True):
         case = run.first.case
-        only = devices.get((case.model, machine_name(run.first.environment))) == {case.device}
-        omitted = only or case.device in (case.backend, case.variant)
+        only_device = devices.get((case.model, machine_name(run.first.environment))) == {case.device}
+        omitted = only_device or case.device in (case.backend, case.variant)
         inputs = run.first.model.inputs or inputs_by_case.get((case.model, case.batch, case.inputs))
         if not inputs:
             fixed = (TensorSpec(spec.name, spec.shape, spec.dtype, spec.low, spec.high) for spec in case.inputs)
@@ -455,9 +455,9 @@ def _with_hint(row: Row, runs: Mapping[RowKey, CaseRuns], rows: Sequence[Row]) -
     if row.standing != "likeliest":
         return row
     rival = next(row for row in rows if row.standing == "open")
-    winner, record = (runs[item.id, item.machine].first for item in (row, rival))
+    winner, other = runs[row.id, row.machine].first, runs[rival.id, rival.machine].first
     budget = replace(winner.budget, max_time=None) if IN_TURNS in winner.facts else winner.budget
-    words = ab_words(winner.case, record.case, budget, device="cuda" if winner.environment.gpus else "cpu")
+    words = ab_words(winner.case, other.case, budget, device="cuda" if winner.environment.gpus else "cpu")
     return replace(row, hint=command("ab", [bare(row.model), *words]))
 
 
@@ -482,7 +482,8 @@ def _order_rows(rows: Sequence[Row], race_result: Race) -> list[Row]:
     order = [answer.best, *rivals]
 
     def place(row: Row) -> tuple[int, bool, float]:
-        return order.index(row.id) if row.ranked and row.id in order else len(order), not row.ok, _seconds(row)
+        seconds = math.inf if row.seconds_per_call is None else row.seconds_per_call
+        return order.index(row.id) if row.ranked and row.id in order else len(order), not row.ok, seconds
 
     placed = []
     for number, row in enumerate(sorted(rows, key=place), 1):
@@ -499,10 +500,6 @@ def _order_rows(rows: Sequence[Row], race_result: Race) -> list[Row]:
         row = replace(row, place=number, standing=standing, fastest=row.id in answer.fastest, chance=chance)
         placed.append(replace(row, rounds=answer.rounds, threshold=answer.threshold))
     return placed
-
-
-def _seconds(row: Row) -> float:
-    return math.inf if row.seconds_per_call is None else row.seconds_per_call
 
 
 def _references(rows: Sequence[Row], runs: Mapping[RowKey, CaseRuns], reference: str | None) -> dict[str, Row]:

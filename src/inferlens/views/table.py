@@ -31,7 +31,7 @@ from msgspec import structs
 from inferlens.errors import InferlensError, check_choice
 from inferlens.spec.case import CALL_MODE, Case
 from inferlens.spec.plan import bench_words, command
-from inferlens.units import ABSENT, percent
+from inferlens.units import ABSENT, percent, plural
 
 FORMATS = ("table", "markdown", "csv", "json", "html")
 DATA_FORMATS = ("csv", "json")  # these have all rows; people get the first
@@ -222,10 +222,15 @@ def lines_and_sums(lines: Sequence[Line], sums: Sequence[Line]) -> tuple[Line, .
 def group_maxima(table: Table, numbers: Sequence[float | None]) -> list[float]:
     """Return the greatest number between two rules for each line, because batch sizes have their own scales."""
     groups = list(itertools.accumulate((line.ends for line in table.lines[:-1]), initial=0))
-    most: dict[int, float] = {}
-    for group, item in zip(groups, numbers, strict=True):
-        most[group] = max(most.get(group, 0.0), item or 0.0)
-    return [most[group] or 1.0 for group in groups]
+    maxima: dict[int, float] = {}
+    for group, number in zip(groups, numbers, strict=True):
+        maxima[group] = max(maxima.get(group, 0.0), number or 0.0)
+    return [maxima[group] or 1.0 for group in groups]
+
+
+def more_rows_note(count: int, total: int) -> list[str]:
+    """Return a note on ``count`` rows of ``total`` that a table leaves out, if any."""
+    return [f"{plural(count, 'more row')}: --top {total}, or --format csv"] if count > 0 else []
 
 
 def column_names(blocks: Sequence[Table | str]) -> str:
@@ -241,26 +246,27 @@ def select_columns(blocks: Sequence[Table | str], columns: str | None) -> list[T
         InferlensError: if no table has a column of that name.
     """
     names = [_normalize(name) for name in (columns or "").split(",") if name.strip()]
-    available = {
-        name for block in blocks if isinstance(block, Table) for column in block.columns for name in _names(column)
-    }
+    tables = [block for block in blocks if isinstance(block, Table)]
+    available = {name for table in tables for column in table.columns for name in _column_names(column)}
     for place, name in enumerate(names if available else ()):
-        names[place] = min((item for item in available if item.startswith(name)), key=len, default=name)
+        matches = [candidate for candidate in available if candidate.startswith(name)]
+        names[place] = min(matches, key=len, default=name)
         check_choice("column", names[place], sorted(available))
     return [block if isinstance(block, str) else _select(block, names) for block in blocks]
 
 
 def _select(table: Table, names: Sequence[str]) -> Table:
-    places = [place for place, column in enumerate(table.columns) if not column.wide]
+    columns = list(enumerate(table.columns))
+    places = [place for place, column in columns if not column.wide]
     if names:
-        matches = [[place for place, column in enumerate(table.columns) if name in _names(column)] for name in names]
-        identifying = [place for place in places if table.columns[place].identifies]
-        places = list(dict.fromkeys([*identifying, *(place for item in matches for place in item)]))
+        places = [place for place in places if table.columns[place].identifies]
+        places += [place for name in names for place, column in columns if name in _column_names(column)]
+        places = list(dict.fromkeys(places))
     lines = [replace(line, cells=[line.cells[place] for place in places]) for line in table.lines]
     return replace(table, columns=[table.columns[place] for place in places], lines=lines)
 
 
-def _names(column: Column) -> set[str]:
+def _column_names(column: Column) -> set[str]:
     return {_normalize(name) for name in (column.key, column.title, column.heading) if name}
 
 
@@ -336,11 +342,11 @@ def csv_text(rows: Iterable[Mapping[str, object]], fields: Sequence[str] = ()) -
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\r\n")
     writer.writerow(fields)
-    writer.writerows([_field(row.get(name)) for name in fields] for row in rows)
+    writer.writerows([_csv_field(row.get(name)) for name in fields] for row in rows)
     return out.getvalue()
 
 
-def _field(value: object) -> object:
+def _csv_field(value: object) -> object:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, (tuple, list)):

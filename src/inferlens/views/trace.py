@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,13 +14,12 @@ import numpy as np
 from inferlens.analysis.trace import trace_findings
 from inferlens.errors import InferlensError
 from inferlens.trace import distributed
-from inferlens.trace.analysis import PARTS, WHOLE_TRACE, Analysis, GpuUse, Overview
+from inferlens.trace.analysis import PARTS, WHOLE_TRACE, Analysis, Overview
 from inferlens.trace.distributed import USE
 from inferlens.trace.model import Columns
 from inferlens.trace.tables import (
     CUT_OFF,
     NO_MODULE,
-    AllocatedMemory,
     kernels,
     memory_curves,
     memory_devices,
@@ -31,6 +31,7 @@ from inferlens.trace.tables import (
 )
 from inferlens.units import (
     ABSENT,
+    bare,
     byte_count,
     duration,
     listing,
@@ -41,11 +42,19 @@ from inferlens.units import (
     significant,
 )
 from inferlens.views.renderers.terminal import bar
-from inferlens.views.table import Column, Line, Table, count, cut_middle, plain, share, text
+from inferlens.views.table import Column, Line, Table, count, cut_middle, more_rows_note, plain, share, text
 
 _BAR = 24  # characters of a bar at 1
 STRIP = 60  # characters of what went on over time
 _LEVELS = "▁▂▃▄▅▆▇█"
+_LONGEST = 40  # characters of a name in a sentence
+TOP = 10
+GROUPINGS = ("name", "shapes", "stack", "operator")
+MAX_ADVICE = 2
+MIN_SHARE = 0.0005  # of a step: people do not see smaller parts
+_LEAST_CHANGE = 0.05  # of the time of a row: smaller changes have no colour
+COMPARED = ("overview", "operators", "kernels", "modules", "timeline")
+_SPEED = "Tracing slows the host: inferlens bench measures the speed."
 
 
 def call_count(value: float | None) -> str:
@@ -70,10 +79,10 @@ def sparkline(values: Sequence[float | None], most: float = 1.0) -> str:
     samples = np.array([value or 0.0 for value in values], dtype=np.float64)
     parts = np.array_split(samples, min(STRIP, max(len(samples), 1)))
     shares = (float(part.mean()) / (most or 1.0) for part in parts if len(part))
-    return "".join(_LEVELS[round(max(0.0, min(item, 1.0)) * (len(_LEVELS) - 1))] for item in shares)
+    return "".join(_LEVELS[round(max(0.0, min(share, 1.0)) * (len(_LEVELS) - 1))] for share in shares)
 
 
-def _bar(value: float | None) -> str:
+def _share_bar(value: float | None) -> str:
     return bar(value or 0.0, _BAR)
 
 
@@ -101,7 +110,7 @@ _COLUMNS = {
         _us("mean", "mean", keep=3),
         _us("min", "min", keep=7),
         _us("max", "max", keep=6),
-        Column("blocks_per_sm", "blocks per SM", "", lambda value: ABSENT if value is None else significant(value), 5),
+        Column("blocks_per_sm", "blocks per SM", write=bare, keep=5),
         _share("utilization", "GPU utilization", keep=1),
         _share("sm_efficiency", "SM efficiency", unit="est.", keep=3),
         _share("occupancy", "occupancy", unit="est.", keep=5),
@@ -132,26 +141,26 @@ _COLUMNS = {
 }
 
 
-def _columns(keys: str) -> tuple[Column, ...]:
+def _columns_of(keys: str) -> tuple[Column, ...]:
     """Return columns by key, separated by commas; a star makes one ``wide``."""
     return tuple(replace(_COLUMNS[key.rstrip("*")], wide=key[-1] == "*") for key in keys.split(", "))
 
 
-GPU_COLUMNS = _columns(", ".join((*USE, "compute_capability", "multiprocessors", "memory")))
-SHARE_COLUMNS = (*_columns("time, share"), _words("share", "", keep=3, write=_bar))
-OPERATOR_COLUMNS = _columns("calls, device_self, device_total, host_self, host_total*, eligible*, tensor_share")
-KERNEL_COLUMNS = _columns(
+GPU_COLUMNS = _columns_of(", ".join((*USE, "compute_capability", "multiprocessors", "memory")))
+SHARE_COLUMNS = (*_columns_of("time, share"), _words("share", "", keep=3, write=_share_bar))
+OPERATOR_COLUMNS = _columns_of("calls, device_self, device_total, host_self, host_total*, eligible*, tensor_share")
+KERNEL_COLUMNS = _columns_of(
     "kind*, calls, total, share, mean, min*, max*, blocks_per_sm*, occupancy, tensor_cores, registers*, shared_memory*"
 )
-LAUNCH_COLUMNS = (*KERNEL_COLUMNS, *_columns("operator, grid*, block*"))
-MODULE_COLUMNS = _columns("calls, device_total, device_self, host_total, host_self")
-STEP_COLUMNS = _columns(f"time, utilization, launched*, {', '.join(PARTS)}, note")
-HOLDER_COLUMNS = _columns("device, held, allocations")
+LAUNCH_COLUMNS = (*KERNEL_COLUMNS, *_columns_of("operator, grid*, block*"))
+MODULE_COLUMNS = _columns_of("calls, device_total, device_self, host_total, host_self")
+STEP_COLUMNS = _columns_of(f"time, utilization, launched*, {', '.join(PARTS)}, note")
+HOLDER_COLUMNS = _columns_of("device, held, allocations")
 TIMELINE_COLUMNS = (
     _share("kernel", "kernel", keep=1),
-    _words("kernel", "", keep=0, write=_bar),
+    _words("kernel", "", keep=0, write=_share_bar),
     _share("copy", "copy", keep=4),
-    *_columns("sm_efficiency"),
+    *_columns_of("sm_efficiency"),
     _share("operator", "operator", keep=2),
     _share("runtime", "runtime", keep=5),
 )
@@ -162,8 +171,8 @@ PEAK_COLUMNS = (
     Column("time", "at", "", duration),
     _words("strip", "over time", max_width=STRIP, write=str),
 )
-RANK_COLUMNS = _columns("rank, step_time, utilization, computing, communicating, overlapped, waiting")
-RUN_COLUMNS = _columns(
+RANK_COLUMNS = _columns_of("rank, step_time, utilization, computing, communicating, overlapped, waiting")
+RUN_COLUMNS = _columns_of(
     "step_time, bound, utilization, sm_efficiency*, occupancy*, tensor_share*, tensor_untold*, "
     "kernel, copy*, runtime*, cpu*, waiting"
 )
@@ -171,16 +180,7 @@ RUN_COLUMNS = _columns(
 
 # Sentences about traces.
 
-_LONGEST = 40  # characters of a name in a sentence
 Row = Mapping[str, Any]
-
-
-def tensor_core_sentence(gpu: GpuUse) -> list[str]:
-    """Return the share of kernel time on tensor cores, if kernels ran."""
-    if gpu.tensor_share is None:
-        return []
-    unknown = f" ({percent(gpu.tensor_untold)} unknown)" if gpu.tensor_untold else ""
-    return [f"GPU {gpu.device}: tensor cores in {percent(gpu.tensor_share)} of the kernels' time{unknown}."]
 
 
 def dominant_names(
@@ -191,13 +191,13 @@ def dominant_names(
     for name, seconds in times:
         sums[name] = sums.get(name, 0.0) + seconds
     whole, part, names = sum(sums.values()), 0.0, []
-    for name, seconds in sorted(sums.items(), key=lambda pair: -pair[1])[:3] if whole > 0 else ():
+    if whole <= 0:
+        return ["Nothing here takes any time."]
+    for name, seconds in sorted(sums.items(), key=lambda pair: -pair[1])[:3]:
         names.append(cut_middle(plain(label({"name": name})), _LONGEST))
         part += seconds
         if part >= whole / 2:
             break
-    if not names:
-        return ["Nothing here takes any time."]
     took = f"{milliseconds(part)} of {milliseconds(whole)} ms a step"
     return [f"{percent(part / whole)} of {whole_name} ({took}) goes to {listing(list(dict.fromkeys(names)))}."]
 
@@ -215,34 +215,14 @@ def heaviest_module(rows: Sequence[Row], key: str, steps: int) -> list[str]:
     if not rows:
         return ["No module is known: profile with stacks and modules, or name scopes."]
     whole = sum(row[key] or 0.0 for row in rows if not row["depth"]) or 1.0
-    half = [row for row in rows if (row[key] or 0.0) >= whole / 2]
-    result = max(half or rows, key=lambda row: (row["depth"] if half else 0, row[key] or 0.0))
+    dominant = [row for row in rows if (row[key] or 0.0) >= whole / 2]
+    heaviest = max(dominant or rows, key=lambda row: (row["depth"] if dominant else 0, row[key] or 0.0))
     whole_name = "the modules' GPU time" if key == "device_total" else "the modules' time"
-    took = result[key] or 0.0
+    took = heaviest[key] or 0.0
     times = f"{milliseconds(took / steps)} of {milliseconds(whole / steps)} ms a step"
-    return [f"{percent(took / whole)} of {whole_name} ({times}) is in {plain(result['path'])}."]
+    return [f"{percent(took / whole)} of {whole_name} ({times}) is in {plain(heaviest['path'])}."]
 
 
-def peak_sentence(device: AllocatedMemory, columns: Columns) -> str:
-    """Return a device's peak memory and its main holder."""
-    rows = [row for row in columns.rows() if row["device"] == device.name]
-    first = max(rows, key=lambda row: row["held"], default=None)
-    peak = f"{device.name} holds {byte_count(device.peak)} at its peak"
-    return f"{peak}, {byte_count(first['held'])} of it for {plain(first['operator'])}." if first else f"{peak}."
-
-
-def busy_sentence(rows: Sequence[Row], busy: str, whole: float) -> list[str]:
-    """Return how much of the time is used."""
-    if not whole:
-        return ["There is nothing in this trace."]
-    worked = sum(row[busy] * row["length"] for row in rows)
-    return [f"{'A kernel' if busy == 'kernel' else 'An operator'} runs {percent(worked / whole)} of the time."]
-
-
-TOP = 10
-GROUPINGS = ("name", "shapes", "stack", "operator")
-MAX_ADVICE = 2
-MIN_SHARE = 0.0005  # of a step: what people need not see
 _BOUND = {
     "GPU": "GPU busy {busy} of a traced step: the GPU is the bottleneck.",
     "host": "GPU busy {busy} of a traced step, waiting for the host {host}; tracing adds to that.",
@@ -285,24 +265,20 @@ class TraceTable:
         if not self.rank or self.top is None:
             return list(self.data.rows(self.top))
         rows = list(self.data.rows())
-        most = sorted(range(len(rows)), key=lambda place: -(rows[place][self.rank] or 0.0))[: self.top]
-        return [rows[place] for place in sorted(most)]
+        largest = sorted(range(len(rows)), key=lambda place: -(rows[place][self.rank] or 0.0))[: self.top]
+        return [rows[place] for place in sorted(largest)]
 
     def table(self) -> Table:
         rows, lines = self.rows(), []
-        for row in self._of_a_step(self.brief(rows)):
+        sums = [column.key for column in self.columns if column.key == "calls" or column.unit == "ms"]
+        for row in self.brief(rows):
+            if self.steps > 1:
+                row = {**row, **{key: row[key] / self.steps for key in sums if row[key] is not None}}
             name = text(row[self.label] if isinstance(self.label, str) else self.label(row))
             tree = {"indent": "  " * int(row["depth"]), "full": text(row["path"])} if self.tree else {}
             lines.append(Line.from_row(name, self.columns, row, style=self.style(row), **tree))
-        left = len(self.data) - len(rows)
-        more = [f"{plural(left, 'more row')}: --top {len(self.data)}, or --format csv"] if left else []
+        more = more_rows_note(len(self.data) - len(rows), len(self.data))
         return Table(self.title, self.first, self.columns, lines, notes=more, sentences=self.sentences)
-
-    def _of_a_step(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        if self.steps == 1:
-            return rows
-        sums = [column.key for column in self.columns if column.key == "calls" or column.unit == "ms"]
-        return [{**row, **{key: row[key] / self.steps for key in sums if row[key] is not None}} for row in rows]
 
 
 @dataclass(frozen=True)
@@ -342,7 +318,7 @@ class Selection:
     depth: int | None = None
 
 
-def _overview(analysis: Analysis, _: Selection) -> TraceView:
+def _overview_view(analysis: Analysis, _: Selection) -> TraceView:
     overview = analysis.overview
     step = overview.step_time or 1.0
     busy = percent(max(0.0, 1 - sum(overview.idle.values()) / step))
@@ -350,24 +326,29 @@ def _overview(analysis: Analysis, _: Selection) -> TraceView:
     advice = [plain(f"{place}. {finding.sentence} {finding.hint}") for place, finding in findings]
     sentences = [_BOUND[overview.bound].format(busy=busy, host=percent(overview.waiting / step)), *advice[:MAX_ADVICE]]
     names = dict.fromkeys(plain(gpu.name) or f"GPU {gpu.device}" for gpu in overview.gpus)
-    marked = WHOLE_TRACE not in analysis.counted.names
-    length = f"of {duration(overview.step_time)}"
-    unmarked = f"no marked steps: the whole trace {length} counts as one"
-    about = [listing([*names]), f"{plural(overview.steps, 'traced step')} {length}" if marked else unmarked]
+    length = duration(overview.step_time)
+    steps = f"{plural(overview.steps, 'traced step')} of {length}"
+    if WHOLE_TRACE in analysis.counted.names:
+        steps = f"no marked steps: the whole trace of {length} counts as one"
+    about = [listing([*names]), steps]
     about += [f"{plural(overview.left_out, 'step')} cut off"] if overview.left_out else []
-    parts = _shares("parts", "", "a step's time", overview.parts, step)
+    parts = _shares_table("parts", "", "a step's time", overview.parts, step)
     if not overview.gpus:
         data = operators(analysis)
         times, whole_name = _own_seconds(analysis, data)
         sentences[1:1] = dominant_names(zip(data.columns["name"], times, strict=True), whole_name)
         return TraceView(" · ".join(filter(None, about)), sentences, [parts], _WHICH_OPERATORS)
-    left = {"more hint": len(advice) - MAX_ADVICE, "more GPU": len(overview.gpus) - 1}
-    more = [plural(count, noun) for noun, count in left.items() if count > 0]
-    hidden = [f"({', '.join(more)}: --format json)"] if more else []
+    counts = {"more hint": len(advice) - MAX_ADVICE, "more GPU": len(overview.gpus) - 1}
+    more = ", ".join(plural(count, noun) for noun, count in counts.items() if count > 0)
+    hidden = [f"({more}: --format json)"] if more else []
+    gpu, tensor_cores = overview.gpus[0], list[str]()
+    if gpu.tensor_share is not None:
+        unknown = f" ({percent(gpu.tensor_untold)} unknown)" if gpu.tensor_untold else ""
+        tensor_cores = [f"GPU {gpu.device}: tensor cores in {percent(gpu.tensor_share)} of the kernels' time{unknown}."]
     tables = [
-        replace(parts, sentences=[*tensor_core_sentence(overview.gpus[0]), *hidden]),
+        replace(parts, sentences=[*tensor_cores, *hidden]),
         TraceTable("gpus", "GPUs", "GPU", GPU_COLUMNS, _gpus(overview), wide=True),
-        replace(_shares("idle", "Why the GPU is idle", "cause", overview.idle, step), wide=True),
+        replace(_shares_table("idle", "Why the GPU is idle", "cause", overview.idle, step), wide=True),
     ]
     next_step = _WHICH_KERNELS if overview.bound in ("GPU", "both") else _WHICH_OPERATORS
     return TraceView(" · ".join(about), sentences, tables, next_step)
@@ -376,15 +357,14 @@ def _overview(analysis: Analysis, _: Selection) -> TraceView:
 def _gpus(overview: Overview) -> Columns:
     rows = []
     for gpu in overview.gpus:
-        device_properties = gpu.properties
-        name = f"{gpu.device}: {gpu.name}" if gpu.name else f"GPU {gpu.device}"
-        capability = device_properties.compute_capability if device_properties and device_properties.major else ABSENT
-        size = (device_properties.multiprocessors, device_properties.memory) if device_properties else (None, None)
-        rows.append((name, *(getattr(gpu, item) for item in USE), capability, *size))
+        name, properties = f"{gpu.device}: {gpu.name}" if gpu.name else f"GPU {gpu.device}", gpu.properties
+        capability = properties.compute_capability if properties and properties.major else ABSENT
+        size = (properties.multiprocessors, properties.memory) if properties else (None, None)
+        rows.append((name, *(getattr(gpu, measure) for measure in USE), capability, *size))
     return Columns.named(("name", *USE, "compute_capability", "multiprocessors", "memory"), rows)
 
 
-def _shares(name: str, title: str, first: str, parts: Mapping[str, float], step: float) -> TraceTable:
+def _shares_table(name: str, title: str, first: str, parts: Mapping[str, float], step: float) -> TraceTable:
     def largest(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return sorted((row for row in rows if row["share"] >= MIN_SHARE), key=lambda row: -row["share"])
 
@@ -396,7 +376,7 @@ def _shares(name: str, title: str, first: str, parts: Mapping[str, float], step:
 _KEY_TEXTS = {"shapes": shapes_text, "stack": innermost_call}
 
 
-def _operators(analysis: Analysis, selection: Selection) -> TraceView:
+def _operators_view(analysis: Analysis, selection: Selection) -> TraceView:
     keys = [key for key in selection.by if key in ("shapes", "stack")]
     data = operators(analysis, *keys)
     more = (Column(key, key, keep=1, write=_KEY_TEXTS[key], max_width=36, numeric=False) for key in keys)
@@ -424,7 +404,7 @@ def _call_count_text(analysis: Analysis, data: Columns, what: str) -> str:
     return f"{number} a step · {_steps_text(analysis)}"
 
 
-def _kernels(analysis: Analysis, selection: Selection) -> TraceView:
+def _kernels_view(analysis: Analysis, selection: Selection) -> TraceView:
     by_operator = "operator" in selection.by
     data = kernels(analysis, by_operator=by_operator)
     label = kernel_label(data, selection.top)
@@ -441,7 +421,7 @@ def _kernels(analysis: Analysis, selection: Selection) -> TraceView:
     return TraceView(about, sentences, [table], next_step)
 
 
-def _modules(analysis: Analysis, selection: Selection) -> TraceView:
+def _modules_view(analysis: Analysis, selection: Selection) -> TraceView:
     data = module_tree(analysis, depth=selection.depth)
     rank = "device_total" if len(analysis.trace.gpu) else "host_total"
     top = None if selection.depth else selection.top
@@ -451,36 +431,40 @@ def _modules(analysis: Analysis, selection: Selection) -> TraceView:
     return TraceView(f"modules · {_steps_text(analysis)}", sentences, [table], _NOTHING_MORE)
 
 
-def _memory(analysis: Analysis, selection: Selection) -> TraceView:
+def _memory_view(analysis: Analysis, selection: Selection) -> TraceView:
     devices = sorted(memory_devices(analysis), key=lambda device: -device.peak)
     top = TOP - 1 - len(devices) if selection.top == TOP else selection.top  # beneath the devices' own rows
     columns, curve = memory_holders(analysis), memory_curves(analysis)
+
+    def moment(row: Row) -> str:
+        return f"{row['device']}, {milliseconds(row['time'])} ms"
+
     lines = []
     for device in devices:
         levels = [row["allocated"] for row in curve.rows() if row["device"] == device.name]
         row = {"peak": device.peak, "time": device.time, "strip": sparkline(levels, device.peak)}
         lines.append(Line.from_row(device.name, PEAK_COLUMNS, row))
-    table = TraceTable("holders", "", "held at the peak by", HOLDER_COLUMNS, columns, "operator", top=top)
     tables: list[TraceTable | Table] = [
         Table("", "device", PEAK_COLUMNS, lines),
-        table,
-        TraceTable("curve", "Memory over time", "time", CURVE_COLUMNS, curve, _moment, wide=True),
+        TraceTable("holders", "", "held at the peak by", HOLDER_COLUMNS, columns, "operator", top=top),
+        TraceTable("curve", "Memory over time", "time", CURVE_COLUMNS, curve, moment, wide=True),
     ]
-    none = "The trace has no memory events: profile with profile_memory=True."
-    sentence = peak_sentence(devices[0], columns) if devices else none
-    return TraceView("memory", [sentence], tables, _NOTHING_MORE)
+    if not devices:
+        sentence = "The trace has no memory events: profile with profile_memory=True."
+        return TraceView("memory", [sentence], tables, _NOTHING_MORE)
+    holders = [row for row in columns.rows() if row["device"] == devices[0].name]
+    sentence = f"{devices[0].name} holds {byte_count(devices[0].peak)} at its peak"
+    if largest := max(holders, key=lambda row: row["held"], default=None):
+        sentence += f", {byte_count(largest['held'])} of it for {plain(largest['operator'])}"
+    return TraceView("memory", [f"{sentence}."], tables, _NOTHING_MORE)
 
 
-def _moment(row: Row) -> str:
-    return f"{row['device']}, {milliseconds(row['time'])} ms"
-
-
-def _steps(analysis: Analysis, selection: Selection) -> TraceView:
+def _steps_view(analysis: Analysis, selection: Selection) -> TraceView:
     data = stepping(analysis)
     rows = list(data.rows())
     times = [row["time"] for row in rows if row["note"] != CUT_OFF]
-    least, longest = (duration(end) for end in (min(times, default=0.0), max(times, default=0.0)))
-    took = least if least == longest else f"{duration(sum(times) / len(times))}, from {least} to {longest}"
+    shortest, longest = duration(min(times, default=0.0)), duration(max(times, default=0.0))
+    took = shortest if shortest == longest else f"{duration(sum(times) / len(times))}, from {shortest} to {longest}"
     sentences = [f"A traced step takes {took}."] if times else ["There is none."]
     table = TraceTable("steps", "", "step", STEP_COLUMNS, data, "step", top=selection.top, rank="time")
     slowest = max(rows, key=lambda row: float(row["time"]))["step"] if rows else ""
@@ -489,7 +473,7 @@ def _steps(analysis: Analysis, selection: Selection) -> TraceView:
     return TraceView(plural(len(data), "step"), sentences, [table], next_step if slowest.isdecimal() else _NOTHING_MORE)
 
 
-def _timeline(analysis: Analysis, _: Selection) -> TraceView:
+def _timeline_view(analysis: Analysis, _: Selection) -> TraceView:
     data = timeline(analysis)
     rows = list(data.rows())
     whole = sum(row["length"] for row in rows)
@@ -501,24 +485,23 @@ def _timeline(analysis: Analysis, _: Selection) -> TraceView:
             mean = sum((row[column.key] or 0.0) * row["length"] for row in rows) / whole
             lines.append(Line.from_row(column.title, columns, {"mean": mean, "strip": sparkline(values)}))
     busy = "kernel" if any(row["kernel"] for row in rows) else "operator"
-    name, title, first = "timeline", "Slices of the time", "from (ms)"
-    slices = TraceTable(name, title, first, TIMELINE_COLUMNS, data, lambda row: milliseconds(row["begin"]), wide=True)
+    label, title = (lambda row: milliseconds(row["begin"])), "Slices of the time"
+    slices = TraceTable("timeline", title, "from (ms)", TIMELINE_COLUMNS, data, label, wide=True)
     tables: list[TraceTable | Table] = [Table("", "what ran", columns, lines), slices]
-    about, sentences = f"timeline of {duration(whole)}", busy_sentence(rows, busy, whole)
-    return TraceView(about, sentences, tables, ("What is in a step?", "--view steps"))
+    sentence = "There is nothing in this trace."
+    if whole:
+        share = percent(sum(row[busy] * row["length"] for row in rows) / whole)
+        sentence = f"{'A kernel' if busy == 'kernel' else 'An operator'} runs {share} of the time."
+    return TraceView(f"timeline of {duration(whole)}", [sentence], tables, ("What is in a step?", "--view steps"))
 
 
 VIEWS: dict[str, Callable[[Analysis, Selection], TraceView]] = {
-    "overview": _overview, "operators": _operators, "kernels": _kernels, "modules": _modules, "memory": _memory,
-    "steps": _steps, "timeline": _timeline,
+    "overview": _overview_view, "operators": _operators_view, "kernels": _kernels_view, "modules": _modules_view,
+    "memory": _memory_view, "steps": _steps_view, "timeline": _timeline_view,
 }  # fmt: skip
 
 
 # Two traces compared, the largest change of the candidate first.
-
-_LEAST_CHANGE = 0.05  # of what a row takes: less has no colour
-COMPARED = ("overview", "operators", "kernels", "modules", "timeline")
-_SPEED = "Tracing slows the host: inferlens bench measures the speed."
 
 
 def _signed(value: float | None) -> str:
@@ -560,10 +543,10 @@ def compare_view(before: Analysis, after: Analysis, view: str, selection: Select
     data = distributed.rows_compared(view, before, after)
     columns = (*_COMPARED_COLUMNS, _SHAPES_COLUMN) if view == "operators" else _COMPARED_COLUMNS
     label = kernel_label(data, selection.top) if view == "kernels" else "path" if view == "modules" else "name"
-    table = TraceTable(view, "", view[:-1], columns, data, label, top=selection.top, style=_style)
+    table = TraceTable(view, "", view[:-1], columns, data, label, top=selection.top, style=_change_style)
     where = "GPU" if len(before.trace.gpu) and len(after.trace.gpu) else "host"
     subject = "Kernels, copies and fills" if view == "kernels" else f"{view.capitalize()} on the {where}"
-    total = _times(*(sum(data.columns[key]) for key in ("before", "after")))
+    total = _time_change(*(sum(data.columns[key]) for key in ("before", "after")))
     states = _states(data)
     if view == "modules" and distributed.BOTH not in data.columns["state"]:
         states = "none is in both. inferlens modules compares engines"
@@ -578,13 +561,13 @@ def _compare_overviews(before: Analysis, after: Analysis) -> TraceView:
     times = [{**overview.parts, "step": overview.step_time} for overview in (first, second)]
     sentences = []
     if first.step_time and second.step_time:
-        took = f"Traced step: {_times(first.step_time, second.step_time)}."
-        kernels = _times(first.parts["kernel"], second.parts["kernel"])
+        took = f"Traced step: {_time_change(first.step_time, second.step_time)}."
+        kernels = _time_change(first.parts["kernel"], second.parts["kernel"])
         sentences = [f"{took} Kernels: {kernels}." if first.gpus or second.gpus else took, _SPEED]
 
     def table(name: str, heading: str, base: Mapping[str, float], candidate: Mapping[str, float]) -> TraceTable:
         data = distributed.parts_compared(base, candidate)
-        return TraceTable(name, "", heading, _TIME_COLUMNS, data, brief=_largest_changes, style=_style)
+        return TraceTable(name, "", heading, _TIME_COLUMNS, data, brief=_largest_changes, style=_change_style)
 
     tables = [table("parts", "a step's time", *times)]
     if first.gpus or second.gpus:
@@ -593,14 +576,14 @@ def _compare_overviews(before: Analysis, after: Analysis) -> TraceView:
     return TraceView("", sentences, tables, (f"Which {changed} changed?", f"--view {changed}"))
 
 
-def _times(before: float, after: float) -> str:
+def _time_change(before: float, after: float) -> str:
     """Return ``17.1 -> 2.40 ms``."""
     first, second = duration(before), duration(after)
     number, _, unit = first.partition(" ")
-    return f"{number if unit == second.partition(' ')[2] else first} -> {second}"
+    return f"{number if second.endswith(f' {unit}') else first} -> {second}"
 
 
-def _style(row: Row) -> str:
+def _change_style(row: Row) -> str:
     """Return green for at least 5 % less, red for 5 % more."""
     change = row["change"] or 0.0
     if abs(change) < _LEAST_CHANGE * max(row["before"] or 0.0, row["after"] or 0.0):
@@ -611,19 +594,19 @@ def _style(row: Row) -> str:
 def _largest_changes(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return parts with any time, the largest change first, the step last."""
     least = MIN_SHARE * max(row[key] for row in rows for key in ("before", "after"))
-    there = [row for row in rows if max(row["before"], row["after"]) > least]
-    return sorted(there, key=lambda row: (row["name"] == "step", -abs(row["change"])))
+    relevant = [row for row in rows if max(row["before"], row["after"]) > least]
+    return sorted(relevant, key=lambda row: (row["name"] == "step", -abs(row["change"])))
 
 
 def _compare_events(before: Analysis, after: Analysis, selection: Selection) -> TraceView:
     data = distributed.execution(before, after)
-    sentences = f"{_states(data)}, of {plural(len(data), 'event')}."
+    sentence = f"{_states(data)}, of {plural(len(data), 'event')}."
     label, top = kernel_label(data, selection.top), selection.top
-    table = TraceTable("execution", "", "event", _EVENT_COLUMNS, data, label, top=top, style=_style)
-    return TraceView("one step of each, side by side", [sentences], [table], ("Added up?", "--view kernels"))
+    table = TraceTable("execution", "", "event", _EVENT_COLUMNS, data, label, top=top, style=_change_style)
+    return TraceView("one step of each, side by side", [sentence], [table], ("Added up?", "--view kernels"))
 
 
 def _states(data: Columns) -> str:
-    states = list(data.columns["state"])
-    both, new, gone = (states.count(item) for item in (distributed.BOTH, distributed.NEW, distributed.REMOVED))
+    counts = Counter(data.columns["state"])
+    both, new, gone = (counts[state] for state in (distributed.BOTH, distributed.NEW, distributed.REMOVED))
     return f"{both:,} in both, {new:,} new, {gone:,} gone"

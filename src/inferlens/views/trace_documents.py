@@ -63,14 +63,14 @@ from inferlens.views.trace import (
 )
 
 Load = Callable[[Path], Analysis]
-_TIMES = re.compile(r" \([^()]* ms a step\)")  # for which the row of a trace among others has no room
-_MAX_TRACES = 12  # traces of several that people get
-_WIDEST = 60  # characters of the first sentence of a trace among others
+_TIMES = re.compile(r" \([^()]* ms a step\)")  # omitted where each trace has one row
+_MAX_TRACES = 12  # rows for people
+_WIDEST = 60  # characters of a sentence in such a row
 
 
 @dataclass(frozen=True)
 class ShownTrace:
-    """The views of one trace or of several; JSON alone gets ``more``.
+    """The views of one trace or of several. Only JSON has ``more``.
 
     ``words`` are those that the command takes to show it.
     """
@@ -113,12 +113,12 @@ def trace_document(
 
 
 def traces_document(
-    every: Sequence[ShownTrace], views: Sequence[str], all_tables: bool = False, next_step: bool = True
+    traces: Sequence[ShownTrace], views: Sequence[str], all_tables: bool = False, next_step: bool = True
 ) -> Document:
     """Return the document; people get ``all_tables`` or what fits, and with ``next_step`` the next command."""
 
     def blocks() -> Iterator[Table | str]:
-        for shown in every:
+        for shown in traces:
             if all_tables:
                 yield from shown.notes
             for view in shown.views:
@@ -129,64 +129,62 @@ def traces_document(
                         yield table
                     elif all_tables or not table.wide:
                         yield table.table()
-        if next_step and (line := _next_command(every[-1])):
+        if next_step and (line := _trace_command(traces[-1])):
             yield line
 
     def data() -> dict[str, Any]:
-        traces = [
+        described = [
             {
                 "trace": shown.name, "notes": shown.notes,
                 "answer": [sentence for view in shown.views for sentence in view.answer], **(shown.more or {}),
                 "tables": {table.name: table.rows() for table in shown.tables},
             }
-            for shown in every
+            for shown in traces
         ]  # fmt: skip
-        return {"schema": "inferlens.trace/1", "view": ",".join(views), "traces": traces}
+        return {"schema": "inferlens.trace/1", "view": ",".join(views), "traces": described}
 
-    tables = [table for shown in every for table in shown.tables]
-    front = ["trace"] * (len(every) > 1) + ["table"] * any(len(shown.tables) > 1 for shown in every)
+    def csv_rows() -> Iterator[dict[str, Any]]:
+        """Yield the rows of all tables. Truths are ``True`` and ``False``."""
+        for shown in traces:
+            for table in shown.tables:
+                for row in table.rows():
+                    values = {key: str(value) if isinstance(value, bool) else value for key, value in row.items()}
+                    yield {"trace": shown.name, "table": table.name, **values}
+
+    tables = [table for shown in traces for table in shown.tables]
+    front = ["trace"] * (len(traces) > 1) + ["table"] * any(len(shown.tables) > 1 for shown in traces)
     fields = list(dict.fromkeys([*front, *(name for table in tables for name in table.data.columns)]))
-    title = f"{','.join(views)} of {every[0].name}"
-    return Document(lambda: list(blocks()), data, lambda: _trace_rows(every), fields, title)
+    return Document(lambda: list(blocks()), data, csv_rows, fields, f"{','.join(views)} of {traces[0].name}")
 
 
-def _next_command(shown: ShownTrace) -> str:
+def _trace_command(shown: ShownTrace) -> str:
     """Return the next command; a trace from a pipe needs a file name."""
     question, options = shown.views[-1].next_step if shown.views else ("", "")
     words = shlex.join("FILE" if word == "-" else word for word in shown.words)
     return f"{question}  inferlens trace {words} {options}".rstrip() if question else ""
 
 
-def _trace_rows(traces: Sequence[ShownTrace]) -> Iterator[dict[str, Any]]:
-    """Yield the rows of all tables. Truths are ``True`` and ``False``."""
-    for shown in traces:
-        for table in shown.tables:
-            for row in table.rows():
-                values = {key: str(value) if isinstance(value, bool) else value for key, value in row.items()}
-                yield {"trace": shown.name, "table": table.name, **values}
-
-
 def show_trace(
     analysis: Analysis, path: Path, views: Sequence[str], selection: Selection, format: str = "html"
 ) -> ShownTrace:
-    more = {"overview": _overview(analysis)} if "overview" in views and format == "json" else None
-    items = [VIEWS[view](analysis, selection) for view in views]
-    return ShownTrace(_trace_name(path), (str(path),), items, _notes(path, analysis), more)
+    more = {"overview": _overview_data(analysis)} if "overview" in views and format == "json" else None
+    shown = [VIEWS[view](analysis, selection) for view in views]
+    return ShownTrace(_trace_name(path), (str(path),), shown, _reading_notes(path, analysis), more)
 
 
 def _compare_traces(load: Load, path: Path, against: Path, views: Sequence[str], selection: Selection) -> ShownTrace:
-    candidate, base = (_single_trace(item) for item in (path, against))
+    candidate, base = _single_trace(path), _single_trace(against)
     before, after = load(base), load(candidate)
-    items = [compare_view(before, after, view, selection) for view in views]
-    notes = [*_notes(candidate, after), *_notes(base, before)]
+    shown = [compare_view(before, after, view, selection) for view in views]
+    notes = [*_reading_notes(candidate, after), *_reading_notes(base, before)]
     names = [_trace_name(path), _trace_name(against)]
-    if names[0] == names[1]:  # such as trace.json.gz, in folders that tell them apart
-        names = [plain(str(item)) for item in (path, against)]
-    whole = [WHOLE_TRACE in analysis.counted.names for analysis in (after, before)]
-    if whole[0] != whole[1]:
-        whole_trace, other = names if whole[0] else reversed(names)
+    if names[0] == names[1]:  # such as trace.json.gz in two folders
+        names = [plain(str(path)), plain(str(against))]
+    unmarked = [WHOLE_TRACE in analysis.counted.names for analysis in (after, before)]
+    if unmarked[0] != unmarked[1]:
+        whole_trace, other = names if unmarked[0] else reversed(names)
         notes.append(f"{whole_trace} has no marked steps: the whole of it is compared with one step of {other}.")
-    return ShownTrace(f"{names[0]} against {names[1]}", (str(path), "--against", str(against)), items, notes)
+    return ShownTrace(f"{names[0]} against {names[1]}", (str(path), "--against", str(against)), shown, notes)
 
 
 def _single_trace(path: Path) -> Path:
@@ -205,12 +203,12 @@ def _folder_traces(
 
     ``brief`` returns that view alone, and the answers of other views.
     """
-    result = [(path.name, path) for path in distributed.traces_in(folder)]
-    named = result or distributed.runs_in(folder)
+    ranks = [(path.name, path) for path in distributed.traces_in(folder)]
+    named = ranks or distributed.runs_in(folder)
     if not named:
         expected = f"files that end in {', '.join(distributed.SUFFIXES)}, in it or in the log folders in it"
         raise InferlensError(f"There is no trace in {folder}.", expected=expected)
-    traces, rows, ranks, problems = [], [], {}, []
+    traces, rank_rows, run_rows, sizes, problems = [], [], [], {}, []
     for name, path in named:
         try:
             analysis = load(path)
@@ -219,22 +217,24 @@ def _folder_traces(
             problems.append(plain(str(error)))
             continue
         traces.append(replace(shown, name=plain(name), words=(str(folder / name),)))
-        rows.append((distributed.rank_of(name, analysis), distributed.run_of(name, analysis.overview)))
-        ranks[plain(name)] = distributed.rank_and_size(name, analysis.trace)
+        rank_rows.append(distributed.rank_of(name, analysis))
+        run_rows.append(distributed.run_of(name, analysis.overview))
+        sizes[plain(name)] = distributed.rank_and_size(name, analysis.trace)
     if not traces:
         raise InferlensError(f"No trace in {folder} can be read. {' '.join(problems[:3])}")
     if len(traces) == 1:
         notes = [*problems, *traces[0].notes]
         return [replace(traces[0], name=_trace_name(folder), words=(str(folder),), notes=notes)]
-    why = distributed.why_no_job(ranks) if result else None
-    overview = _ranks_view([row for row, _ in rows]) if why == "" else runs_view([row for _, row in rows], why)
+    why = distributed.why_no_job(sizes) if ranks else None
+    overview = _ranks_view(rank_rows) if why == "" else runs_view(run_rows, why)
     words = traces[0].words if why != "" else (str(folder),)
-    items = [overview] if "overview" in views or not brief else []
-    if brief:
-        items += [_answers_view(traces, view, place) for place, view in enumerate(views) if view != "overview"]
-        problems += [note for shown in traces for note in shown.notes]
-        return [ShownTrace(_trace_name(folder), words, items, problems)]
-    return [ShownTrace(_trace_name(folder), words, items, problems), *traces]
+    if not brief:
+        return [ShownTrace(_trace_name(folder), words, [overview], problems), *traces]
+    shown_views = [
+        overview if view == "overview" else _answers_view(traces, view, place) for place, view in enumerate(views)
+    ]
+    problems += [note for shown in traces for note in shown.notes]
+    return [ShownTrace(_trace_name(folder), words, shown_views, problems)]
 
 
 def _ranks_view(rows: Sequence[Row]) -> TraceView:
@@ -243,24 +243,22 @@ def _ranks_view(rows: Sequence[Row]) -> TraceView:
     fewest, *_, most = sorted(rows, key=lambda row: float(row["communicating"]))
     if most["communicating"]:
         times = f"{milliseconds(fewest['communicating'])} to {milliseconds(most['communicating'])} ms of a step"
-        sentences.append(
-            f"Communication takes {times}; the others wait for {plain(fewest['name'])}, which does so least."
-        )
+        awaited = plain(fewest["name"])
+        sentences.append(f"Communication takes {times}; the others wait for {awaited}, which does so least.")
     table = _runs_table("ranks", "rank's trace", RANK_COLUMNS, rows)
     return TraceView(f"{len(rows)} ranks of one job", sentences, [table], ("Each of them?", "--wide"))
 
 
 def runs_view(rows: Sequence[Row], why: str | None) -> TraceView:
     """Compare runs; ``why`` is the reason that traces are not ranks and are only listed."""
-    hosts = sum(row["bound"] == "host" for row in rows)
-    waits = f"While traced, the GPU waits for the host in {hosts} of {len(rows)}; tracing adds to that."
-    more = [waits] if hosts else []
-    if why is None:
-        sentences, about, first = f"A traced step takes {_extremes(rows)}.", f"{len(rows)} runs", "run"
-    else:
-        sentences = f"They are not ranks of one job ({why}): look at one, or compare two with --against."
-        about, first = f"{len(rows)} traces", "trace"
-    return TraceView(about, [sentences, *more], [_runs_table("runs", first, RUN_COLUMNS, rows)], ("One of them?", ""))
+    first, sentences = "run", [f"A traced step takes {_extremes(rows)}."]
+    if why is not None:
+        first, problem = "trace", f"They are not ranks of one job ({why})"
+        sentences = [f"{problem}: look at one, or compare two with --against."]
+    if hosts := sum(row["bound"] == "host" for row in rows):
+        sentences.append(f"While traced, the GPU waits for the host in {hosts} of {len(rows)}; tracing adds to that.")
+    table = _runs_table("runs", first, RUN_COLUMNS, rows)
+    return TraceView(f"{len(rows)} {first}s", sentences, [table], ("One of them?", ""))
 
 
 def _runs_table(name: str, first: str, columns: Sequence[Column], rows: Sequence[Row]) -> TraceTable:
@@ -286,16 +284,14 @@ def _answers_view(traces: Sequence[ShownTrace], view: str, place: int) -> TraceV
     return TraceView(f"{view} of {len(traces)} traces", (), [table], ("One of them?", f"--view {view}"))
 
 
-def _overview(analysis: Analysis) -> dict[str, Any]:
+def _overview_data(analysis: Analysis) -> dict[str, Any]:
     """Return overview and advice under our names, except for GPU properties, which keep Kineto's."""
-    gpus = [
-        {**structs.asdict(gpu), "properties": structs.asdict(gpu.properties) if gpu.properties else None}
-        for gpu in analysis.overview.gpus
-    ]
-    advice = [
-        {"what": finding.hint, "evidence": finding.sentence, "at_stake": finding.seconds}
-        for finding in trace_findings(analysis)
-    ]
+    gpus = []
+    for gpu in analysis.overview.gpus:
+        properties = structs.asdict(gpu.properties) if gpu.properties else None
+        gpus.append({**structs.asdict(gpu), "properties": properties})
+    findings = trace_findings(analysis)
+    advice = [{"what": finding.hint, "evidence": finding.sentence, "at_stake": finding.seconds} for finding in findings]
     return {**structs.asdict(analysis.overview), "gpus": gpus, "advice": advice}
 
 
@@ -310,7 +306,7 @@ def _trace_name(path: Path) -> str:
     return plain(path.name or str(path))
 
 
-def _notes(path: Path, analysis: Analysis) -> list[str]:
+def _reading_notes(path: Path, analysis: Analysis) -> list[str]:
     return [plain(f"{path}: {note}") for note in analysis.trace.notes]
 
 
@@ -320,9 +316,9 @@ STEPS_CAPTION = "Each bar is {what}: what the GPU did comes first, then what the
 BARS_WIDTH, MAX_BARS_HEIGHT = 700, 420  # pixels; of all bars together at most
 MAX_BARS = 60  # bars
 LONGEST_NAME, LONGEST_LINE = 40, 110
-MIN_PART = 0.001  # of all bars: a part that nobody would see
+MIN_PART = 0.001  # of all bars: smaller parts are not visible
 # Neighbours differ in lightness too.
-PART_COLOURS = dict(zip(PARTS, (*(PALETTE[item] for item in (0, 1, 2, 8, 4, 5, 3)), GREY), strict=True))
+PART_COLOURS = dict(zip(PARTS, (*(PALETTE[place] for place in (0, 1, 2, 8, 4, 5, 3)), GREY), strict=True))
 
 Bars = Sequence[tuple[str, Mapping[str, float]]]
 
@@ -334,9 +330,9 @@ def render_steps(path: Path, format: str, *, step: str | None = None) -> str | b
         InferlensError: if there is no trace, none has steps, or a library is missing.
     """
 
-    load = partial(load_analysis, step=step)
-    traces = [(item.name, item) for item in distributed.traces_in(path)] if path.is_dir() else []
-    runs = traces or (distributed.runs_in(path) if path.is_dir() else [])
+    load, runs = partial(load_analysis, step=step), list[tuple[str, Path]]()
+    if path.is_dir():
+        runs = [(file.name, file) for file in distributed.traces_in(path)] or distributed.runs_in(path)
     if len(runs) > 1:
         overviews = [(name, load(file).overview) for name, file in runs]
         return draw_chart(partial(traces_chart, overviews), format, path.name)
@@ -400,8 +396,9 @@ def _step_bars(bars: Bars, what: str, answer: str, about: str, theme: Theme) -> 
 TIMELINE_HOW = (
     "A step from left to right, in the colours above: operators of the host and their calls, then what each GPU ran."
 )
-THREADS, STREAMS, MAX_NESTING = 3, 6, 4  # of the host, of all GPUs together, that took the most; rows of a thread
-TIMELINE_BINS = 360  # of a step: short events of one kind that begin in the same bin are one box
+THREADS, STREAMS = 3, 6  # the busiest threads of the host, and streams of all GPUs
+MAX_NESTING = 4  # rows of a thread
+TIMELINE_BINS = 360  # bins of a step: short events of one kind that begin in the same bin share a box
 KERNEL, COPY, FILL, COMMUNICATION, RUNTIME, LOADER, CPU, _ = range(len(PARTS))
 
 
@@ -429,7 +426,7 @@ def _threads(trace: Trace, begin: int, end: int) -> Iterator[tuple[str, list[Box
     for thread in np.argsort(-took)[:THREADS].tolist():
         events = rows[thread_index == thread]
         events = events[np.lexsort((-trace.duration[events], trace.begin[events]))]
-        # Of events that are in one another: those that have begun less those that have ended. None ends as it begins.
+        # The depth of an event is the number of events that have begun minus those that have ended; all take some time.
         ends = np.sort(np.maximum(trace.ends(events), trace.begin[events] + 1))
         depth = np.arange(len(events)) - np.searchsorted(ends, trace.begin[events], "right")
         parts = np.full(len(events), CPU)
@@ -453,17 +450,17 @@ def _streams(analysis: Analysis, begin: int, end: int) -> Iterator[tuple[str, li
     streams, stream_index = np.unique(np.stack([gpu.device[inside], gpu.stream[inside]]), axis=1, return_inverse=True)
     stream_index = stream_index.reshape(-1)
     took = np.bincount(stream_index, trace.duration[gpu.row[inside]], streams.shape[1])
-    for which in sorted(np.argsort(-took)[:STREAMS].tolist()):
-        here = inside[stream_index == which]
-        device, stream = streams[:, which].tolist()
-        boxes = _event_boxes(trace, gpu.row[here], np.zeros(len(here), np.int64), parts[here], begin, end)
+    for place in sorted(np.argsort(-took)[:STREAMS].tolist()):
+        events = inside[stream_index == place]
+        device, stream = streams[:, place].tolist()
+        boxes = _event_boxes(trace, gpu.row[events], np.zeros(len(events), np.int64), parts[events], begin, end)
         yield f"GPU {device} · stream {stream}", boxes
 
 
 def _event_boxes(trace: Trace, rows: Ints, depth: Ints, parts: NDArray[np.int64], begin: int, end: int) -> list[Box]:
     """Return events as boxes; short neighbours are merged."""
     length, boxes = end - begin, list[Box]()
-    left, right = ((np.clip(item, begin, end) - begin) / length for item in (trace.begin[rows], trace.ends(rows)))
+    left, right = ((np.clip(times, begin, end) - begin) / length for times in (trace.begin[rows], trace.ends(rows)))
     took = trace.duration[rows] / SECOND
 
     def box(members: Ints) -> None:
@@ -481,10 +478,11 @@ def _event_boxes(trace: Trace, rows: Ints, depth: Ints, parts: NDArray[np.int64]
     short = right - left < 1 / TIMELINE_BINS
     for place in np.flatnonzero(~short)[:, None]:
         box(place)
-    some = np.flatnonzero(short)
-    keys = ((left[some] * TIMELINE_BINS).astype(np.int64) * MAX_NESTING + depth[some]) * len(PARTS) + parts[some]
+    places = np.flatnonzero(short)
+    bins = (left[places] * TIMELINE_BINS).astype(np.int64)
+    keys = (bins * MAX_NESTING + depth[places]) * len(PARTS) + parts[places]
     order = np.argsort(keys, kind="stable")
-    for members in np.split(some[order], np.flatnonzero(np.diff(keys[order])) + 1):
+    for members in np.split(places[order], np.flatnonzero(np.diff(keys[order])) + 1):
         if len(members):
             box(members)
     return boxes
@@ -493,7 +491,7 @@ def _event_boxes(trace: Trace, rows: Ints, depth: Ints, parts: NDArray[np.int64]
 # A trace is read once for all sections.
 
 MAX_REPORT_TRACES = 12
-REPORT_ROWS = 20  # of operators and kernels
+REPORT_ROWS = 20  # rows of operators and kernels
 REPORT_VIEWS = ("overview", "operators", "kernels")
 TRACES_CAPTION = STEPS_CAPTION.format(what="the mean step of a trace")
 
@@ -520,8 +518,7 @@ def load_traces(paths: Sequence[Path]) -> Iterator[ReportTrace]:
             if len(analysis.steps):
                 steps = partial(steps_chart, analysis, name)
                 blocks.append(picture(f"steps-{number}", STEPS_CAPTION.format(what="a step"), steps))
-            blocks += [one] if (one := step_timeline(analysis, f"timeline-{number}")) else []
-            blocks += tables
+            blocks += [*filter(None, [step_timeline(analysis, f"timeline-{number}")]), *tables]
             yield ReportTrace(name, analysis, shown.views[REPORT_VIEWS.index("overview")].answer, blocks)
         except InferlensError as error:
             yield ReportTrace(name, problem=str(error))
@@ -530,10 +527,10 @@ def load_traces(paths: Sequence[Path]) -> Iterator[ReportTrace]:
 def trace_difference(base: ReportTrace, candidate: ReportTrace) -> Iterator[Section]:
     """Compare two traces, if both can be read."""
     if base.analysis and candidate.analysis:
-        some = Selection(top=REPORT_ROWS)
-        views = [compare_view(base.analysis, candidate.analysis, view, some) for view in REPORT_VIEWS]
-        shown = ShownTrace("", (), views)
-        blocks = traces_document([shown], REPORT_VIEWS, all_tables=True, next_step=False).blocks()
+        selection = Selection(top=REPORT_ROWS)
+        views = [compare_view(base.analysis, candidate.analysis, view, selection) for view in REPORT_VIEWS]
+        document = traces_document([ShownTrace("", (), views)], REPORT_VIEWS, all_tables=True, next_step=False)
+        blocks = document.blocks()
         yield Section("difference", f"{candidate.name} against {base.name}", blocks, folded=True)
 
 

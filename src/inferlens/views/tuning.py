@@ -66,15 +66,7 @@ from inferlens.views.picture import (
     title,
     vega_document,
 )
-from inferlens.views.records import (
-    COLUMNS,
-    headline,
-    records_document,
-    records_table,
-    remark,
-    row_fields,
-    row_values,
-)
+from inferlens.views.records import COLUMNS, headline, records_document, records_table, remark, row_fields, row_values
 from inferlens.views.rows import Row, group_rows, rows
 from inferlens.views.table import Column, Document, Line, Screen, Table, cut_middle, plain
 
@@ -82,7 +74,10 @@ if TYPE_CHECKING:
     from inferlens.execution.tuning.tune import StudiedValue, Study
 
 TUNING_SCHEMA = "inferlens.tuning/1"
-MAX_ROWS = 5  # of the finals, on a screen
+TUNINGS_SCHEMA = "inferlens.tunings/1"
+TUNING_HEIGHT, BETWEEN = 320, 70
+_UNITS = {"s": ("ms", 1e3), "J": ("mJ", 1e3), "B": ("MiB", 2.0**-20)}  # units of axes, and factors
+MAX_ROWS = 5  # finals on a screen
 SPEED_OBJECTIVES = ("latency", "throughput")  # objectives by which tables of records are ordered anyway
 LONGER = 1.0  # seconds of additional build time that are reported
 MOST_NAMES = 3
@@ -93,7 +88,7 @@ _OBJECTIVE_COLUMNS = {
 }  # fmt: skip
 _CANDIDATE_COLUMNS = (
     Column("", "vs the winner", "", lambda facts: ratio(facts.candidate.speedup), 0),
-    Column("", "interval", "95 %", lambda facts: _interval(facts.candidate), 5),
+    Column("", "interval", "95 %", lambda facts: _speedup_interval(facts.candidate), 5),
     Column("accuracy", "accuracy", "", lambda item: score(item.value, share=item.share) if item else ABSENT, 2),
     Column("accuracy", "drop", "", lambda item: drop(item.drop) if item else ABSENT, 2),
     Column("error", "error", "rel. L2", error_size, 2),
@@ -117,30 +112,22 @@ def tuning_document(tuned: TuningReport, reference: str | None = None, top: int 
 
     def data() -> dict[str, Any]:
         fields = {key: value for key, value in fields_by_key(tuned).items() if key not in ("schema", "trials")}
-        return {
-            "schema": TUNING_SCHEMA,
-            **fields,
-            "tried": len(facts),
-            "machine_load": mean_load(row.machine_load for row in shown),
-            "rows": shown,
-            "candidates": candidates(),
-        }
+        load = mean_load(row.machine_load for row in shown)
+        results = {"tried": len(facts), "machine_load": load, "rows": shown, "candidates": candidates()}
+        return {"schema": TUNING_SCHEMA, **fields, **results}
 
     def tries(_: Screen) -> Iterator[list[Table | str]]:
-        """Yield fewer rows, and at last the table with the sentences about its use alone."""
+        """Yield fewer and fewer rows, and at last only the table and the sentences about its use."""
         blocks: list[Table | str] = []
-        for most in [top] if top else range(MAX_ROWS, 1, -1):
-            blocks = _tuning_blocks(tuned, shown, facts, most)
+        for limit in [top] if top else range(MAX_ROWS, 1, -1):
+            blocks = _tuning_blocks(tuned, shown, facts, limit)
             yield blocks
         yield [blocks[0], *blocks[-2:]]
 
-    return Document(
-        blocks=lambda: [*_tuning_blocks(tuned, shown, facts), candidates_table(facts)],
-        data=data,
-        rows=candidates,
-        title=title,
-        tries=tries,
-    )
+    def blocks() -> list[Table | str]:
+        return [*_tuning_blocks(tuned, shown, facts), candidates_table(facts)]
+
+    return Document(blocks, data, candidates, title=title, tries=tries)
 
 
 def finals_rows(tuned: TuningReport, reference: str | None = None) -> list[Row]:
@@ -162,8 +149,8 @@ def finals_rows(tuned: TuningReport, reference: str | None = None) -> list[Row]:
 def candidates_table(facts: Sequence[CandidateFacts], name: str = "") -> Table:
     """Return a table of all candidates and their outcomes."""
     lines = [
-        Line.from_row(plain(item.case.way), _CANDIDATE_COLUMNS, item, style="dim" * bool(item.candidate.rejection))
-        for item in facts
+        Line.from_row(plain(fact.case.way), _CANDIDATE_COLUMNS, fact, style="dim" * bool(fact.candidate.rejection))
+        for fact in facts
     ]
     about = "The speed-up is against the winner, by all rounds of the search; what failed or was wrong was not timed."
     title = f"Everything that was tried{f': {name}' if name else ''}"
@@ -187,7 +174,7 @@ def _tuning_blocks(
 ) -> list[Table | str]:
     """Return the finals' table, and what the search did."""
     if not shown:
-        failures = [f"{plain(item.case.way)}: {plain(item.outcome)}" for item in facts[:MOST_NAMES]]
+        failures = [f"{plain(fact.case.way)}: {plain(fact.outcome)}" for fact in facts[:MOST_NAMES]]
         about = [search_sentence(tuned, facts), *tuning_sentences(tuned)]
         return ["Nothing ran with right outputs.", *failures, *about]
     return [_finals_table(tuned, shown, facts, top), *tuning_sentences(tuned)]
@@ -208,10 +195,10 @@ def _tuning_columns(tuned: TuningReport) -> list[Column]:
     """Return the columns of records with the objective, the limits and the build time."""
     names = [tuned.objective.name, *(limit.name for limit in tuned.constraints)]
     wanted = {"build", *(column for name in names for column in _OBJECTIVE_COLUMNS.get(name, ()))}
-    columns = []
-    for column in COLUMNS[:-1]:
-        shown = bool({column.key, column.title} & wanted)
-        columns.append(replace(column, wide=False, keep=3) if shown else column)
+    columns = [
+        replace(column, wide=False, keep=3) if {column.key, column.title} & wanted else column
+        for column in COLUMNS[:-1]
+    ]
     barred = {record.case.label for record in tuned.final_records if record.case.digest in tuned.aim.excluded}
 
     def remark_text(row: Row) -> str:
@@ -242,7 +229,7 @@ def tuning_answer(tuned: TuningReport, finals: Sequence[Row], *, full_names: boo
 def _bench_sentences(tuned: TuningReport, facts: Sequence[CandidateFacts], finals: Sequence[Row]) -> list[str]:
     """Compare the winner with the best default in the precision of the reference."""
     reference = next((row for row in finals if row.is_reference), None)
-    defaults = [item.case for item in facts if item.candidate.final and not item.candidate.settings]
+    defaults = [fact.case for fact in facts if fact.candidate.final and not fact.candidate.settings]
     usual = next((case for case in defaults if reference and case.precision == reference.precision), None)
     if usual is None or not tuned.best:
         return []
@@ -269,7 +256,7 @@ def tuning_sentences(tuned: TuningReport) -> list[str]:
     sentences += untried_sentences(tuned.skipped)
     if tuned.folder:
         folder = plain(tuned.folder)
-        live = tuned.trials[0].records[0].case.model.startswith("live:")  # which no command can name
+        live = tuned.trials[0].records[0].case.model.startswith("live:")  # no command can name it
         use = f"inferlens.load('{folder}'), or inferlens export --best {folder} -o deploy"
         sentences += [f"Use it: {'tuning.load()' if live else use}"]
         weights = {record.model.weights_note for trial in tuned.trials for record in trial.records}
@@ -281,10 +268,10 @@ def tuning_sentences(tuned: TuningReport) -> list[str]:
 def search_sentence(tuned: TuningReport, facts: Sequence[CandidateFacts]) -> str:
     """Return how many candidates were tried, and what ended the search."""
     ended = "none of the rest promised more" if tuned.complete else "a longer --budget tries more"
-    finals = sum(item.candidate.final for item in facts)
+    finals = sum(fact.candidate.final for fact in facts)
     met = f"; {finals} met in {plural(tuned.answer.rounds, 'final round')}" if tuned.answer.rounds else ""
     counts = f"{len(facts):,} of {plural(tuned.size, 'candidate')}"
-    out = sum(bool(item.candidate.rejection) for item in facts)
+    out = sum(bool(fact.candidate.rejection) for fact in facts)
     lost = f"; {out:,} ruled out (-o tuned.html says why)" if out and tuned.best else ""
     return f"Tried {counts} in {duration(tuned.seconds)}{met}{lost}; {ended}."
 
@@ -305,7 +292,7 @@ def _advice_text(advice: Advice) -> str:
     return f"{settings}, since {BOTTLENECKS[advice.against].format(plain(advice.way))} ({ratio(advice.speedup)})"
 
 
-def _interval(candidate: Candidate) -> str:
+def _speedup_interval(candidate: Candidate) -> str:
     return ratio_range(candidate.low, candidate.high) if candidate.low != candidate.high else ""
 
 
@@ -317,10 +304,11 @@ def _setting_text(setting: str) -> str:
 def untried_sentences(untried: Sequence[SkippedCandidate], start: str = "Not tried") -> list[str]:
     """Return the backends and precisions that were not tried, one of each reason."""
     names_by_reason: dict[str, list[str]] = {}
-    for item in untried:
-        reason = item.reason.removeprefix(f"{item.name.partition(' ')[0]} ").partition(": ")[0].rstrip(".")
-        reason = "not installed: inferlens backends" if item.hint.startswith("pip ") else reason
-        names_by_reason.setdefault(reason or item.hint or "not selected", []).append(item.name)
+    for skipped in untried:
+        backend = skipped.name.partition(" ")[0]
+        reason = skipped.reason.removeprefix(f"{backend} ").partition(": ")[0].rstrip(".")
+        reason = "not installed: inferlens backends" if skipped.hint.startswith("pip ") else reason
+        names_by_reason.setdefault(reason or skipped.hint or "not selected", []).append(skipped.name)
     texts = [
         f"{plain(names[0])}{f' and {len(names) - 1} more' * (len(names) > 1)} ({plain(reason)})"
         for reason, names in names_by_reason.items()
@@ -328,17 +316,19 @@ def untried_sentences(untried: Sequence[SkippedCandidate], start: str = "Not tri
     return [f"{start}: {'; '.join(texts)}."] if texts else []
 
 
-TUNINGS_SCHEMA = "inferlens.tunings/1"
-
-
 def tunings_document(tunings: Sequence[TuningReport], reference: str | None = None, top: int | None = None) -> Document:
-    """Return the document of several tunings, of which a screen has the answers; or of a single one."""
+    """Return the document of one or several tunings. A screen shows only the answers of several."""
     if len(tunings) == 1:
         return tuning_document(tunings[0], reference, top)
     finals = records_document([record for tuned in tunings for record in tuned.final_records], reference)
 
     def answers_only() -> list[Table | str]:
-        return [*(_answer_line(tuned, reference) for tuned in tunings), *tunings_sentences(tunings)]
+        lines = []
+        for tuned in tunings:
+            finals = finals_rows(tuned, reference)
+            nothing = f"{_tuning_name(tuned)}: nothing ran with right outputs."
+            lines.append(tuning_answer(tuned, finals, full_names=True)[0] if finals else nothing)
+        return [*lines, *tunings_sentences(tunings)]
 
     def tables() -> Iterator[Table]:
         for tuned in tunings:
@@ -354,13 +344,6 @@ def tunings_document(tunings: Sequence[TuningReport], reference: str | None = No
         title=finals.title,
         tries=lambda _: [answers_only()],
     )
-
-
-def _answer_line(tuned: TuningReport, reference: str | None) -> str:
-    finals = finals_rows(tuned, reference)
-    if not finals:
-        return f"{_tuning_name(tuned)}: nothing ran with right outputs."
-    return tuning_answer(tuned, finals, full_names=True)[0]
 
 
 def tunings_sentences(tunings: Sequence[TuningReport]) -> list[str]:
@@ -389,10 +372,6 @@ def _tuning_name(tuned: TuningReport) -> str:
     return plain(", ".join(filter(None, [record.model.name, record.case.sizes_label])))
 
 
-TUNING_HEIGHT, BETWEEN = 320, 70
-_UNITS = {"s": ("ms", 1e3), "J": ("mJ", 1e3), "B": ("MiB", 2.0**-20)}  # of measures, as axes have them
-
-
 def render_tuning(tuned: TuningReport, format: str, theme: str = "auto", reference: str | None = None) -> str | bytes:
     """Draw the chart as :func:`.draw_chart`; raise as :func:`tuning_chart`."""
     check_picture(format, "--output tuning.svg", theme)
@@ -408,11 +387,11 @@ def tuning_chart(
         InferlensError: if nothing was timed, or ``reference`` names no row of the finals.
     """
     facts = candidate_facts(tuned)
-    timed = [item for item in facts if item.objective is not None]
-    if not any(item.error is not None or item.memory for item in timed):
+    timed = [fact for fact in facts if fact.objective is not None]
+    if not any(fact.error is not None or fact.memory for fact in timed):
         raise InferlensError("There is nothing to draw: nothing was timed.", hint="inferlens show, which says why")
     roles = _roles(tuned, facts, reference)
-    shades = colours or colours_of(sorted({plain(item.case.backend_label) for item in timed}))
+    shades = colours or colours_of(sorted({plain(fact.case.backend_label) for fact in timed}))
     return lambda theme: _tuning_spec(tuned, timed, facts, roles, theme, shades)
 
 
@@ -422,9 +401,9 @@ def _model_name(tuned: TuningReport) -> str:
 
 def _roles(tuned: TuningReport, facts: Sequence[CandidateFacts], reference: str | None) -> dict[str, str]:
     """Return the digest of the case in each role."""
-    usual = next((item.case.digest for item in facts if item.candidate.final and not item.candidate.settings), "")
+    usual = next((fact.case.digest for fact in facts if fact.candidate.final and not fact.candidate.settings), "")
     base = next((row.label for row in finals_rows(tuned, reference) if row.is_reference), "")
-    compared = next((item.case.digest for item in facts if item.case.label == base), "")
+    compared = next((fact.case.digest for fact in facts if fact.case.label == base), "")
     return {"winner": tuned.best.digest if tuned.best else "", "best defaults": usual, "reference": compared}
 
 
@@ -440,7 +419,7 @@ def _tuning_spec(
     measure = tuned.objective.measure
     across = PanelAxis("x", f"{measure.title} ({_UNITS.get(measure.unit, (measure.unit,))[0]})", less=measure.less)
     rated = any(value["accuracy"] is not None for value in values)
-    metrics = [(item.metric, item.accuracy.is_share) for item in timed if item.accuracy]
+    metrics = [(fact.metric, fact.accuracy.is_share) for fact in timed if fact.accuracy]
     memory = replace(MEMORY, title="peak memory, of processes that did not export (MiB)")
     up = [axis for axis in (accuracy_axis(metrics) if rated else ERROR, memory) if axis.key != tuned.objective.name]
     up = [axis for axis in up if any(value[axis.key] is not None for value in values)]
@@ -463,18 +442,20 @@ def _candidate_points(
 ) -> list[dict[str, Any]]:
     measure = tuned.objective.measure
     scale = _UNITS.get(measure.unit, ("", 1.0))[1]
-    least = least_error([item.error for item in timed])
+    least = least_error([fact.error for fact in timed])
     values = []
-    for item in timed:
-        rated, role = item.accuracy, ", ".join(name for name in roles if roles[name] == item.case.digest)
-        metric, accuracy, is_share = (item.metric, rated.value, rated.is_share) if rated else ("", None, False)
+    for fact in timed:
+        role = ", ".join(name for name in roles if roles[name] == fact.case.digest)
+        rating: tuple[str, float | None, bool] = ("", None, False)
+        if fact.accuracy:
+            rating = fact.metric, fact.accuracy.value, fact.accuracy.is_share
         values.append({
-            **point_measures(item.error, least, metric, accuracy, is_share, item.memory),
-            "name": plain(item.case.way), "x": (item.objective or 0.0) * scale,
-            "said": measure.show(item.objective), "speedup": ratio(item.candidate.speedup),
-            "colour": plain(item.case.backend_label), "precision": item.case.precision,
-            "role": role, "label": role, "wrong": False, "filled": not item.candidate.rejection,
-            "came": cut_middle(plain(item.outcome), 80),
+            **point_measures(fact.error, least, *rating, fact.memory),
+            "name": plain(fact.case.way), "x": (fact.objective or 0.0) * scale,
+            "said": measure.show(fact.objective), "speedup": ratio(fact.candidate.speedup),
+            "colour": plain(fact.case.backend_label), "precision": fact.case.precision,
+            "role": role, "label": role, "wrong": False, "filled": not fact.candidate.rejection,
+            "came": cut_middle(plain(fact.outcome), 80),
         })  # fmt: skip
     return values
 
@@ -482,7 +463,7 @@ def _candidate_points(
 # Option sweeps: ``bench --option X=1,5,100``.
 
 STUDY_SCHEMA = "inferlens.study/1"
-STUDY_WIDTH, STUDY_HEIGHT = 640, 280  # of the picture, in pixels
+STUDY_WIDTH, STUDY_HEIGHT = 640, 280  # pixels of the picture
 STUDY_COLUMNS = ("latency", "items/s", "speed-up", "build", "memory", "outputs", "")  # titles of the columns of records
 
 

@@ -47,13 +47,12 @@ def render(
     """Write ``document`` in a format.
 
     Args:
-        document: what is shown.
         format: one of :data:`FORMATS`.
-        width: columns of the terminal; ``lines``: what it has of these.
+        width: columns of the terminal; ``lines``: its lines.
         color: whether to use the terminal's colours.
         wide: whether to show all columns, also those that are ``Column.wide``.
-        columns: the columns to show instead, by title or key, with commas; ``help`` lists them. Programs' formats
-            have all of them anyway.
+        columns: the columns to show instead, by title or key, with commas; ``help`` lists them. Formats for programs
+            always have all columns.
 
     Raises:
         InferlensError: if there is no such format or column, or the document cannot be written in it.
@@ -87,12 +86,10 @@ _LONGEST = 200
 
 
 def render_markdown(document: Document) -> str:
-    blocks = (
-        block
-        for item in document.blocks()
-        for block in ([escape(item)] if isinstance(item, str) else _markdown_table(item))
-    )
-    return "\n\n".join(block for block in blocks if block) + "\n"
+    texts = list[str]()
+    for block in document.blocks():
+        texts += [escape(block)] if isinstance(block, str) else _markdown_table(block)
+    return "\n\n".join(filter(None, texts)) + "\n"
 
 
 def escape(text: str) -> str:
@@ -115,7 +112,7 @@ def _markdown_table(table: Table) -> Iterator[str]:
 
 def _markdown_line(line: Line, shown: Sequence[int], columns: Sequence[Column]) -> str:
     cells = [escape(cut_middle(line.full or line.name, _LONGEST))]
-    for place, column in zip(shown, columns, strict=True):  # what folds is a sentence, and needed whole
+    for place, column in zip(shown, columns, strict=True):  # cells that fold hold sentences, which must stay whole
         cells.append(escape(cut_middle(line.cells[place], _LONGEST * (5 if column.fold else 1))))
     return _markdown_row(map(_bold, cells) if "bold" in line.style else cells)
 

@@ -1,7 +1,7 @@
-"""One HTML file that loads nothing, of a table or of a whole report.
+"""One HTML file that loads nothing, for a table or a whole report.
 
-What it looks like is in ``page/``, as templates in which every text is escaped. All of it reads without scripts: charts
-are inline SVG, whose colours follow the page where they are no data. The script sorts, filters, folds and copies.
+The templates in ``page/`` escape every text. A page can be read without its script, which sorts, filters, folds and
+copies. Charts are inline SVG; their colours follow the page's theme, except for colours that stand for data.
 """
 
 from __future__ import annotations
@@ -26,34 +26,34 @@ from inferlens.views.table import Block, Column, Document, Line, Picture, Report
 FILES = Path(__file__).parent / "page"
 _LONGEST, _SENTENCE, _SHORT = 300, 3000, 13  # characters of a text, of a sentence, of names that never run on
 _ROWS = 300  # visible rows of a table, as in page.js
-_PLAIN = "!()*,-./:;=?@_~+$|"  # in an address, as they are
+_PLAIN = "!()*,-./:;=?@_~+$|"  # characters that an address keeps
 _HEAD = re.compile(r"^(|[^A-Z]*?: )([A-Z]{4,}(?: [A-Z]{4,})*)(?: · )?")
 _JOINT = re.compile(r"(?<=\w):(?=\w)")  # where a name may be broken: torch_compile:default
-_BLOCKS = {chr(code) for code in range(0x2581, 0x2590)}  # that a terminal draws bars of
+_BLOCKS = {chr(code) for code in range(0x2581, 0x2590)}  # characters of the bars on a terminal
 _COMMAND = re.compile(r"^([A-Z][^:?]*[:?] +)?inferlens[ .]\w+")
 
 
 def render_html(document: Document) -> str:
-    return page(document.title, f"{_head(document.title)}<main>{fragment(document.blocks(), _ROWS)}</main>")
+    return page(document.title, f"{_page_header(document.title)}<main>{fragment(document.blocks(), _ROWS)}</main>")
 
 
 def render_report(report: Report) -> str:
     """Return the page of a report with links to its sections."""
     links = "".join(f'<a href="#{section.name}">{_escape(section.title)}</a>' for section in report.sections)
-    return page(report.title, f"{_head(report.title, links)}<main>{fragment(report.sections, _ROWS)}</main>")
+    return page(report.title, f"{_page_header(report.title, links)}<main>{fragment(report.sections, _ROWS)}</main>")
 
 
-def _head(title: str, links: str = "") -> str:
+def _page_header(title: str, links: str = "") -> str:
     return f'<header><h1>{_escape(title)}</h1></header>\n<nav aria-label="sections">{links}</nav>\n'
 
 
-def _file(name: str) -> str:
+def _page_file(name: str) -> str:
     return (FILES / name).read_text("utf-8")
 
 
 def picture_page(title: str, picture: Picture, about: str = "", *, name: str = "", theme: str = "") -> str:
-    """Return the page of one picture; ``name`` and ``theme`` are as of :func:`page`."""
-    body = f'{_head(title)}<main>{fragment([picture])}<p class="soft">{_escape(about)}</p></main>'
+    """Return the page of one picture; :func:`page` describes ``name`` and ``theme``."""
+    body = f'{_page_header(title)}<main>{fragment([picture])}<p class="soft">{_escape(about)}</p></main>'
     return page(f"{title} – Inferlens", body, name=name, theme=theme)
 
 
@@ -62,11 +62,11 @@ def page(title: str, body: str, *, name: str = "", theme: str = "") -> str:
 
     Args:
         body: HTML, escaped already.
-        name: of the style and the script that it has besides those of every page.
-        theme: ``light`` or ``dark`` to begin with; empty: the system's.
+        name: names a style and a script that this page has in addition to those of every page.
+        theme: the first theme, ``light`` or ``dark``; empty: the system's.
     """
-    style = _file("page.css") + (_file(f"{name}.css") if name else "")
-    scripts = [*([_file(f"{name}.js")] if name else []), _file("page.js")]
+    style = _page_file("page.css") + (_page_file(f"{name}.css") if name else "")
+    scripts = [*([_page_file(f"{name}.js")] if name else []), _page_file("page.js")]
     allowed = [f"style-src {_digest(style)}", f"script-src {' '.join(map(_digest, scripts))}"]
     policy = "; ".join(["default-src 'none'", *allowed, "base-uri 'none'", "form-action 'none'"])
     template = _environment().get_template("page.html")
@@ -85,7 +85,7 @@ def fragment(blocks: Sequence[Block], max_rows: int | None = None, level: int = 
 
 def notebook_html(blocks: Sequence[Block]) -> str:
     """Return blocks as HTML with a style for notebooks."""
-    return f'<div class="inferlens"><style>{_file("notebook.css")}</style>{fragment(blocks, level=4)}</div>'
+    return f'<div class="inferlens"><style>{_page_file("notebook.css")}</style>{fragment(blocks, level=4)}</div>'
 
 
 @cache
@@ -97,12 +97,11 @@ def _environment() -> Any:
         undefined=jinja2.StrictUndefined,
     )  # fmt: skip
     environment.filters |= {
-        "escaped": _escape, "sentence": partial(_escape, length=_SENTENCE), "name": _breakable_name, "cell": _cell,
-        "answer": _answer,
-        "kind": lambda item: type(item).__name__, "command": _COMMAND.match,
-        "columns": _columns, "classes": _classes, "row": _row, "bars": _bars, "units": _units,
-        "shape": _shape,
-        "svg": _inline_svg, "link": lambda item: _link(item.data, item.kind),
+        "escaped": _escape, "sentence": partial(_escape, length=_SENTENCE), "name": _breakable_name,
+        "cell": _cell_html, "answer": _answer_html, "kind": lambda block: type(block).__name__,
+        "command": _COMMAND.match, "columns": _used_columns, "classes": _column_classes, "row": _row_attributes,
+        "bars": _cell_bars, "units": _heading_html, "shape": _table_classes, "svg": _inline_svg,
+        "link": lambda download: _link(download.data, download.kind),
     }  # fmt: skip
     return environment
 
@@ -119,17 +118,17 @@ def _breakable_name(value: str, length: int = _LONGEST) -> Any:
     return _safe(_JOINT.sub(":<wbr>", str(_escape(value, length))))
 
 
-def _cell(value: str, column: Column) -> Any:
+def _cell_html(value: str, column: Column) -> Any:
     """Return a cell. A bar of characters is coloured, and hidden from screen readers."""
     if value and _BLOCKS.issuperset(value):
         return _safe(f'<span class="blocks" aria-hidden="true">{value}</span>')
     return _breakable_name(value, _SENTENCE) if column.fold else _escape(value)
 
 
-def _answer(line: str) -> Any:
+def _answer_html(line: str) -> Any:
     """Separate the parts of an answer and emphasize its first words in capitals."""
-    doubts_text = str(_escape(line.replace(":  ", ": ").replace("  ", " · ")))
-    return _safe(_HEAD.sub(r"\1<b>\2</b> ", doubts_text, count=1))
+    text = str(_escape(line.replace(":  ", ": ").replace("  ", " · ")))
+    return _safe(_HEAD.sub(r"\1<b>\2</b> ", text, count=1))
 
 
 def _safe(html: str) -> Any:
@@ -138,47 +137,47 @@ def _safe(html: str) -> Any:
     return Markup(html)
 
 
-def _columns(table: Table) -> list[tuple[int, Column]]:
+def _used_columns(table: Table) -> list[tuple[int, Column]]:
     return [(place, table.columns[place]) for place in table.used()]
 
 
-def _shape(table: Table) -> str:
+def _table_classes(table: Table) -> str:
     """Return the classes of a table for numbered and for short names."""
     placed = any(line.indent.strip() for line in table.lines)
     short = not placed and max(len(line.name) for line in table.lines) < _SHORT
     return " placed" if placed else " short" if short else ""
 
 
-def _classes(column: Column) -> Any:
+def _column_classes(column: Column) -> Any:
     names = ["number"] * column.numeric + ["fold"] * column.fold + ["extra"] * column.wide
     return _safe(f' class="{" ".join(names)}"' if names else "")
 
 
-def _units(heading: str) -> Any:
+def _heading_html(heading: str) -> Any:
     """Keep the unit of a heading on one line."""
     title, bracket, unit = heading.partition(" (")
     return _escape(title) + (_safe(" <span>(") + _escape(unit) + _safe("</span>") if bracket else "")
 
 
-def _row(line: Line) -> Any:
+def _row_attributes(line: Line) -> Any:
     names = [name for name in ("bold", "dim", "green", "red") if name in line.style]
     names += ["ends"] * line.ends + ["sums"] * line.sums
     classes = f' class="{" ".join(names)}"' if names else ""
     return _safe(classes + (f' data-depth="{min(len(line.indent) // 2, 6)}"' if line.full else ""))
 
 
-def _bars(table: Table) -> dict[int, Sequence[str]]:
+def _cell_bars(table: Table) -> dict[int, Sequence[str]]:
     """Return a bar per cell of the drawn columns; in trees, of all columns of times."""
-    tree, bars = any(line.full for line in table.lines), dict[int, Sequence[str]]()
-    for place, column in _columns(table):
-        if column.bars == "drawn" or (tree and column.bars and column.title and column.unit):
+    is_tree, bars = any(line.full for line in table.lines), dict[int, Sequence[str]]()
+    for place, column in _used_columns(table):
+        if column.bars == "drawn" or (is_tree and column.bars and column.title and column.unit):
             numbers = [None if line.sums else number(line.cells[place]) for line in table.lines]
-            if sum(item is not None for item in numbers) > 1:
-                bars[place] = [_bar(*item) for item in zip(numbers, group_maxima(table, numbers), strict=True)]
+            if len(numbers) - numbers.count(None) > 1:
+                bars[place] = list(map(_cell_bar, numbers, group_maxima(table, numbers)))
     return bars
 
 
-def _bar(value: float | None, maximum: float) -> Any:
+def _cell_bar(value: float | None, maximum: float) -> Any:
     if value is None:
         return ""
     width = 100 * min(max(value / maximum, 0.0), 1.0)
@@ -221,9 +220,8 @@ def find_browser() -> str:
     path = next(filter(None, map(shutil.which, BROWSERS)), None)
     if not path:
         problem = "A PDF is printed by Chromium or Chrome, and neither is on the PATH."
-        raise InferlensError(
-            problem, hint="apt install chromium; or a file that ends in .html, which any browser prints"
-        )
+        hint = "apt install chromium; or a file that ends in .html, which any browser prints"
+        raise InferlensError(problem, hint=hint)
     return path
 
 
@@ -233,7 +231,7 @@ def print_pdf(page: str, folder: Path) -> bytes:
     Raises:
         InferlensError: if there is no Chromium, or it does not print.
     """
-    command = [find_browser(), *_QUIET, *(["--no-sandbox"] if os.geteuid() == 0 else [])]  # which root cannot have
+    command = [find_browser(), *_QUIET, *(["--no-sandbox"] if os.geteuid() == 0 else [])]  # root has no sandbox
     problem, pdf = "", b""
     try:
         with TemporaryDirectory(prefix="inferlens-pdf-", dir=folder, ignore_cleanup_errors=True) as inside:
@@ -246,7 +244,6 @@ def print_pdf(page: str, folder: Path) -> bytes:
     except (OSError, subprocess.TimeoutExpired) as error:
         problem = reason(error)
     if not pdf.startswith(b"%PDF"):
-        raise InferlensError(
-            f"{command[0]} printed no PDF: {problem}.", hint="a file that ends in .html, to print by hand"
-        )
+        hint = "a file that ends in .html, to print by hand"
+        raise InferlensError(f"{command[0]} printed no PDF: {problem}.", hint=hint)
     return pdf

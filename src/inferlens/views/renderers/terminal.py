@@ -19,9 +19,9 @@ LEAST_WIDTH = 60
 GAP = 2
 ELLIPSIS = "…"
 _COMMAND = re.compile(r"(?:^|[:?] )(inferlens [^()]*)$")
-_WORD = re.compile(r"(?:'[^']*'|[^\s'])+")  # of a command: what is quoted is one
-_MIN_NAMES = 24  # of names, and of cells that fold
-_MIN_SHORTENED = 16  # of words that are shortened rather than left out
+_WORD = re.compile(r"(?:'[^']*'|[^\s'])+")  # a word of a command; quoted text is one word
+_MIN_NAMES = 24  # columns of names, and of cells that fold
+_MIN_SHORTENED = 16  # columns of a text cell; with less room it is left out
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "magenta": "35"}
 
 
@@ -53,17 +53,17 @@ def fit(document: Document, screen: Screen = SCREEN, *, tables: bool = False) ->
 
 def _paragraphs(table: Table, width: int, color: bool) -> Iterator[list[str]]:
     titles = ((table.title, "bold"), (table.about, "dim"))
-    yield [_style(line, style, color) for text, style in titles if text for line in wrap(plain(text), width)]
+    yield [_styled(line, style, color) for text, style in titles if text for line in wrap(plain(text), width)]
     answer = [part for line in table.answer for part in ([line] if cell_len(line) <= width else wrap(line, width))]
-    yield [_style(line, "bold", color) for line in answer]
-    left = table.used()
+    yield [_styled(line, "bold", color) for line in answer]
+    places = table.used()
     while table.lines:
-        shown, widths = _fit_columns(table, left, width)
+        shown, widths = _fit_columns(table, places, width)
         yield list(_grid(table, shown, widths, color))
-        left = [place for place in left if place not in shown]
-        if not (table.all_columns and left and shown):
+        places = [place for place in places if place not in shown]
+        if not (table.all_columns and places and shown):
             break
-    yield [_style(line, "dim", color) for note in table.notes for line in wrap(plain(note), width)]
+    yield [_styled(line, "dim", color) for note in table.notes for line in wrap(plain(note), width)]
     yield [line for sentence in table.sentences for line in wrap(plain(sentence), width)]
 
 
@@ -95,7 +95,7 @@ def _fit_columns(table: Table, places: Sequence[int], width: int) -> tuple[list[
 
 
 def _width(table: Table, place: int) -> int:
-    return max(_cells_width(table, place), widest([*_title(table, place), table.columns[place].unit]))
+    return max(_cells_width(table, place), widest([*_title_lines(table, place), table.columns[place].unit]))
 
 
 def _cells_width(table: Table, place: int) -> int:
@@ -103,7 +103,7 @@ def _cells_width(table: Table, place: int) -> int:
     return cells if column.fold else min(cells, column.max_width)
 
 
-def _title(table: Table, place: int) -> list[str]:
+def _title_lines(table: Table, place: int) -> list[str]:
     """Wrap a title so that the column stays narrow."""
     column = table.columns[place]
     words = [shorten(word, column.max_width) for word in plain(column.title).split()]
@@ -114,15 +114,15 @@ def _grid(table: Table, shown: Sequence[int], widths: Sequence[int], color: bool
     columns = [table.columns[place] for place in shown]
     rule = "─" * (sum(widths) + GAP * len(shown))
     heads = [[table.first]]
-    heads += [[*_title(table, place), *filter(None, [table.columns[place].unit])] for place in shown]
+    heads += [[*_title_lines(table, place), *filter(None, [table.columns[place].unit])] for place in shown]
     numeric = [False, *(column.numeric for column in columns)]
     if any(any(head) for head in heads):
         padded = [[""] * (max(map(len, heads)) - len(head)) + head for head in heads]
-        yield from (_style(line, "bold", color) for line in _join_cells(padded, widths, numeric))
+        yield from (_styled(line, "bold", color) for line in _join_cells(padded, widths, numeric))
         yield rule
-    alike: dict[str, dict[str, int]] = {}  # names that are cut to the same text
+    alike: dict[str, dict[str, int]] = {}  # numbers of the names that are cut to the same text
     for line in table.lines:
-        name = _name(line, widths[0], table.fold)
+        name = _name_lines(line, widths[0], table.fold)
         numbers = alike.setdefault("\n".join(name), {})
         if (number := numbers.setdefault(line.name, len(numbers) + 1)) > 1:
             mark = f" #{number}"
@@ -131,7 +131,7 @@ def _grid(table: Table, shown: Sequence[int], widths: Sequence[int], color: bool
         for place, column, width in zip(shown, columns, widths[1:], strict=True):
             text = line.cells[place] if column.numeric else plain(line.cells[place])
             row.append(wrap(text, width) if column.fold else [shorten(text, width)])
-        yield from (_style(item, line.style, color) for item in _join_cells(row, widths, numeric))
+        yield from (_styled(text, line.style, color) for text in _join_cells(row, widths, numeric))
         if line.ends:
             yield rule
 
@@ -147,7 +147,7 @@ def _join_cells(cells: Sequence[Sequence[str]], widths: Sequence[int], numeric: 
         yield (" " * GAP).join(padded).rstrip()
 
 
-def _name(line: Line, width: int, fold: bool) -> list[str]:
+def _name_lines(line: Line, width: int, fold: bool) -> list[str]:
     """Return the lines of a name, or the name cut to ``width``."""
     name, room = plain(line.name), width - cell_len(line.indent)
     if fold:
@@ -158,7 +158,7 @@ def _name(line: Line, width: int, fold: bool) -> list[str]:
     return [line.indent + shorten(name, room)]
 
 
-def _style(text: str, style: str, color: bool) -> str:
+def _styled(text: str, style: str, color: bool) -> str:
     codes = ";".join(_STYLES[word] for word in style.split())
     return f"\x1b[{codes}m{text}\x1b[0m" if color and codes else text
 
@@ -218,7 +218,7 @@ def with_bars(document: Document, columns: str | None = None) -> Document:
 
     def drawn(screen: Screen) -> list[Table | str]:
         shown = select_columns(fit(document, screen, tables=True), columns)
-        return [_draw_bars(item) if isinstance(item, Table) and item.lines else item for item in shown]
+        return [_draw_bars(block) if isinstance(block, Table) and block.lines else block for block in shown]
 
     return replace(document, blocks=lambda: drawn(SCREEN), tries=lambda screen: [drawn(screen)])
 
@@ -238,8 +238,8 @@ def _draw_bars(table: Table) -> Table:
     drawn = next((place for place in marked or used if {*figures[place]} != {None}), None)
     if drawn is None:
         raise InferlensError("No column of this table has numbers to draw.", hint="the same without --bars")
-    lines = [
-        replace(line, cells=["" if item is None else bar(item / most, BAR_WIDTH), *line.cells])
-        for line, item, most in zip(table.lines, figures[drawn], group_maxima(table, figures[drawn]), strict=True)
-    ]
+    lines = []
+    for line, value, most in zip(table.lines, figures[drawn], group_maxima(table, figures[drawn]), strict=True):
+        cell = "" if value is None else bar(value / most, BAR_WIDTH)
+        lines.append(replace(line, cells=[cell, *line.cells]))
     return replace(table, columns=[Column("", "", numeric=False), *table.columns], lines=lines)
