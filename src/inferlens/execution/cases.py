@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -460,7 +461,7 @@ class Environments:
         self._others: dict[str, Environment] = {}
         self._here = ThreadPoolExecutor(1).submit(environment.collect)
 
-    @property
+    @cached_property
     def here(self) -> Environment:
         return self._here.result()
 
