@@ -124,12 +124,20 @@ def render_comparison(compared: RecordComparison, format: str = "table", *, top:
 
 def comparison_document(compared: RecordComparison, top: int | None = None) -> Document:
     """Return the answer, the ``top`` cases (by default ten, the worst first), and other differences."""
+
+    def data() -> dict[str, object]:
+        cases = [
+            {"name": line.full, "digest": line.compared_case.case.digest, **fields_by_key(line.compared_case)}
+            for line in case_lines(compared)
+        ]
+        about = {"exit_code": compared.exit_code, "sentences": sentences(compared)}
+        load = compared.machine_load
+        return {"schema": COMPARISON_SCHEMA, **about, "machine_load": load, **fields_by_key(compared), "cases": cases}
+
     return Document(
-        blocks=lambda: [comparison_table(compared, top or TOP), *comparison_notes(compared), *next_steps(compared)],
-        data=lambda: _comparison_data(compared),
-        rows=lambda: map(_comparison_row, case_lines(compared)),
-        title="Comparison – Inferlens",
-    )
+        lambda: [comparison_table(compared, top or TOP), *comparison_notes(compared), *next_steps(compared)],
+        data, lambda: map(_comparison_row, case_lines(compared)), title="Comparison – Inferlens",
+    )  # fmt: skip
 
 
 def case_lines(compared: RecordComparison) -> list[CaseLine]:
@@ -299,15 +307,6 @@ def next_steps(compared: RecordComparison) -> list[str]:
         words = ("load", [model, "--rerun"]) if compared.metric == CAPACITY else ("bench", [model, "--repeats", "5"])
         return [f"To decide, measure both sides again:  {plain(plan.command(*words))}"]
     return []
-
-
-def _comparison_data(compared: RecordComparison) -> dict[str, object]:
-    cases = [
-        {"name": line.full, "digest": line.compared_case.case.digest, **fields_by_key(line.compared_case)}
-        for line in case_lines(compared)
-    ]
-    about = {"exit_code": compared.exit_code, "sentences": sentences(compared), "machine_load": compared.machine_load}
-    return {"schema": COMPARISON_SCHEMA, **about, **fields_by_key(compared), "cases": cases}
 
 
 def _comparison_row(line: CaseLine) -> dict[str, object]:
@@ -580,21 +579,20 @@ def comparison_report(
         charts.append(f"Without charts: {error}")
     except InferlensError:
         pass  # no case ran on both sides
-    sides = list(zip(("base", "candidate"), names, (base, candidate), strict=True))
+    sides = []
+    for side, name, records in zip(("base", "candidate"), names, (base, candidate), strict=True):
+        blocks = [*environments(records), pack_records(records, side, MAX_PACKED // 2)]
+        sides.append(Section(side, f"{side.capitalize()}: {plain(name)}", blocks))
     whole = replace(comparison_table(compared, len(compared.cases)), title="", about="")
     numbers = comparison_document(compared).csv().encode()
     download = Download("compare.csv", "every number of the comparison", "text/csv", numbers)
-
-    def side_section(side: str, name: str, records: Sequence[Record]) -> Section:
-        blocks = [*environments(records), pack_records(records, side, MAX_PACKED // 2)]
-        return Section(side, f"{side.capitalize()}: {plain(name)}", blocks)
 
     sections = [
         Section("answer", "Answer", list(_answer_blocks(compared))),
         Section("changes", "Changes", [*charts, whole]),
         Section("samples", "Samples", samples),
         Section("differences", "What else differs", _difference_blocks(compared)),
-        Section("how", "How it was measured", [*itertools.starmap(side_section, sides), download]),
+        Section("how", "How it was measured", [*sides, download]),
     ]
     models = {case.case.model for case in compared.cases}
     model = f"{models.pop().rpartition(':')[2]}: " if len(models) == 1 else ""

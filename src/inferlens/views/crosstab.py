@@ -245,7 +245,11 @@ def crosstabs(records: Sequence[Record], axis: str, reference: str | None = None
         InferlensError: if there is no such axis, all cases are alike in it, or ``reference`` names no row.
     """
     shown = rows(records, reference)
-    axes = AXES | {name: CrossAxis(partial(_size_value, name), lambda _: {}) for row in shown for name in row.sizes}
+
+    def size_axis(name: str) -> CrossAxis:
+        return CrossAxis(lambda row, _: row.sizes.get(name), lambda _: {})
+
+    axes = AXES | {name: size_axis(name) for row in shown for name in row.sizes}
     check_choice("axis", axis, axes)
     runs = runs_by_row(records)
     names = {name: _axis_values(shown, runs, name, dimension) for name, dimension in axes.items()}
@@ -258,10 +262,6 @@ def crosstabs(records: Sequence[Record], axis: str, reference: str | None = None
     groups = [shown] if axis == "machine" else machines
     result = [CrossTable(axis, axes[axis], group, runs, names[axis]) for group in groups]
     return [crosstab for crosstab in result if len(crosstab.values) > 1] or result
-
-
-def _size_value(name: str, row: Row, _: Case) -> int | None:
-    return row.sizes.get(name)
 
 
 def _axis_values(shown: Sequence[Row], runs: Mapping[RowKey, CaseRuns], name: str, axis: CrossAxis) -> dict[Any, str]:

@@ -416,11 +416,6 @@ __all__ = [
 ]  # fmt: skip
 
 
-def _trace_document(trace: LoadedTrace) -> Document:
-    shown = show_trace(trace.analysis, Path("trace"), ("overview",), Selection())
-    return traces_document([shown], ("overview",), next_step=False)
-
-
 def _profiles_document(loaded: LoadedProfiles) -> Document:
     """Return what could be won in each case, and the modules of all of them."""
 
@@ -452,7 +447,9 @@ DOCUMENTS: dict[type, Callable[[Any], Document]] = {
     Findings: lambda findings: Document(lambda: [findings_table(findings)], dict),
     Finding: lambda finding: Document(lambda: [findings_table([finding])], dict),
     Quantization: quantization_document,
-    LoadedTrace: _trace_document,
+    LoadedTrace: lambda trace: traces_document(
+        [show_trace(trace.analysis, Path("trace"), ("overview",), Selection())], ("overview",), next_step=False
+    ),
 }
 
 

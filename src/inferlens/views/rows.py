@@ -491,8 +491,7 @@ def _order_rows(rows: Sequence[Row], race_result: Race) -> list[Row]:
             placed.append(row)
             continue
         standing: RowStanding = answer.kind
-        if row.id in rivals:
-            rival = rivals[row.id]
+        if rival := rivals.get(row.id):
             low, high = ends(rival.interval(race_result.level) if rival.replicated else None)
             row = replace(row, behind=rival.ratio, behind_low=low, behind_high=high)
             standing = "equal" if row.id in answer.equal else "open" if row.id in answer.open else "slower"

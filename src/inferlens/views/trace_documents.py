@@ -189,11 +189,11 @@ def _compare_traces(load: Load, path: Path, against: Path, views: Sequence[str],
 
 def _single_trace(path: Path) -> Path:
     """Return the trace itself, or the only one in a folder."""
-    result = distributed.traces_in(path) if path.is_dir() else [path]
-    if len(result) != 1:
-        problem = f"There are {len(result)} traces in {path}." if result else f"There is no trace in {path}."
+    traces = distributed.traces_in(path) if path.is_dir() else [path]
+    if len(traces) != 1:
+        problem = f"There are {len(traces)} traces in {path}." if traces else f"There is no trace in {path}."
         raise InferlensError(problem, expected="one on each side", hint="the path of one of them")
-    return result[0]
+    return traces[0]
 
 
 def _folder_traces(

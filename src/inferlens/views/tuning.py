@@ -89,8 +89,8 @@ _OBJECTIVE_COLUMNS = {
 _CANDIDATE_COLUMNS = (
     Column("", "vs the winner", "", lambda facts: ratio(facts.candidate.speedup), 0),
     Column("", "interval", "95 %", lambda facts: _speedup_interval(facts.candidate), 5),
-    Column("accuracy", "accuracy", "", lambda item: score(item.value, share=item.share) if item else ABSENT, 2),
-    Column("accuracy", "drop", "", lambda item: drop(item.drop) if item else ABSENT, 2),
+    Column("accuracy", "accuracy", "", lambda rating: score(rating.value, share=rating.share) if rating else ABSENT, 2),
+    Column("accuracy", "drop", "", lambda rating: drop(rating.drop) if rating else ABSENT, 2),
     Column("error", "error", "rel. L2", error_size, 2),
     Column("memory", "memory", "MiB", mebibytes, 4),
     Column("build", "build", "s", bare_seconds, 3),
@@ -357,7 +357,7 @@ def tunings_sentences(tunings: Sequence[TuningReport]) -> list[str]:
     ended = "" if all(tuned.complete for tuned in tunings) else ", until the time was over: more with --budget"
     took = duration(sum(tuned.seconds for tuned in tunings))
     sentences.append(f"Tried {attempts:,} of {plural(size, 'candidate')} in {took}{ended}.")
-    skipped = dict.fromkeys(item for tuned in tunings for item in tuned.skipped)
+    skipped = dict.fromkeys(candidate for tuned in tunings for candidate in tuned.skipped)
     sentences += untried_sentences(list(skipped), "Not tried everywhere")
     folders = [plain(tuned.folder) for tuned in tunings if tuned.folder]
     if folders:

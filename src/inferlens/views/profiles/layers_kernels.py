@@ -270,7 +270,8 @@ def _part_table(case: PartCase, table: PartTable, level: Level, unit: str) -> Ta
         more = f"{len(case.rest):,} more: --top {len(table.rows)}"
         lines.append(line(more, table.sum_of(case.rest), style="dim"))
     if isinstance(account, GpuAccount):
-        sums = {"all kernels" + " (side by side)" * _overlapping(table): account.kernels}
+        side_by_side = -account.overlap.typical > _OVERLAP * account.busy.typical > 0
+        sums = {"all kernels" + " (side by side)" * side_by_side: account.kernels}
     else:
         sums = {"in no layer": account.outside, call: account.whole}
     notes = scaling_notes([case.case])
@@ -306,12 +307,6 @@ def parts_answer(table: PartTable, *, host: bool = False) -> list[str]:
     cores = f"By the names of the kernels, {percent(account.with_tensor_cores)} of it uses tensor cores"
     cores += f"; {percent(unknown)} is unknown." if unknown > _OVERLAP else "."
     return [largest, f"{works}.", cores, *waiting]
-
-
-def _overlapping(table: PartTable) -> bool:
-    """Return whether kernels add up to more than the busy time."""
-    account = table.reconciliation
-    return isinstance(account, GpuAccount) and -account.overlap.typical > _OVERLAP * account.busy.typical > 0
 
 
 def _part_data(case: PartCase, table: PartTable, kind: str) -> dict[str, Any]:

@@ -199,7 +199,9 @@ def _module_blocks(
             notes.append(f"{left:,} more modules: " + f"{command} --depth {deeper}".strip())
         if not brief:
             calls = plural(min(column.runs.count for column in tree.columns), "call")
-            yield Table(head, about=f"{_time_sources(tree.columns)} · {calls}")
+            parts = [(column.case, "kernels" if column.of_kernels else "layers") for column in tree.columns]
+            sources = sorted({time_source([case], noun) for case, noun in parts})
+            yield Table(head, about=f"{'; '.join(sources)} · {calls}")
         yield modules_answer(tree.table, names)
         sums = _sum_lines(tree, tree.table, unit)
         yield Table("", "module", _headings(names, unit), lines_and_sums(lines, sums), notes=notes)
@@ -219,11 +221,6 @@ def _largest_modules(trees: Sequence[ModuleTree], more: str) -> Iterator[Table |
     wrong = sum(not column.case.outputs_right for tree in trees for column in tree.columns)
     notes += [f"The outputs of {plural(wrong, 'case')} are wrong."] if wrong else []
     yield from largest_parts("module", parts, notes, more)
-
-
-def _time_sources(columns: Sequence[ModuleColumn]) -> str:
-    sources = {time_source([column.case], "kernels" if column.of_kernels else "layers") for column in columns}
-    return "; ".join(sorted(sources))
 
 
 def _headings(names: Sequence[str], unit: str) -> list[Column]:
