@@ -50,7 +50,7 @@ from inferlens.record.display import Displayed
 from inferlens.record.files import make_folder
 from inferlens.record.record import KEEPS_STATE, RANDOM, ModelFacts, PhaseName, Record
 from inferlens.spec.case import QUANTIZED, Case, TensorSpec
-from inferlens.spec.hints import one_of
+from inferlens.spec.hints import alternatives
 from inferlens.spec.plan import Plan
 from inferlens.units import listing
 
@@ -150,7 +150,7 @@ def saver(path: Path, backend: str | None = None) -> str:
         raise InferlensError(
             f"{f'{names[0]} writes no' if backend else 'Nothing writes'} models to files named "
             f"'{path.suffix or path.name}'.",
-            expected=one_of(sorted(backend_by_suffix)) if backend_by_suffix else "another --backend",
+            expected=alternatives(sorted(backend_by_suffix)) if backend_by_suffix else "another --backend",
             hint=suggestion(path.suffix, backend_by_suffix),
         )
     return backend or backend_by_suffix[path.suffix]
@@ -170,7 +170,7 @@ def run_task(
 ) -> TaskResult[Value]:
     """Return the result of a task that ended well; ``form`` is its job, with the case and ``fields``."""
     if case.backend not in able(ability):
-        hint = one_of([f"--backend {name}" for name in able(ability)])
+        hint = alternatives([f"--backend {name}" for name in able(ability)])
         raise InferlensError(f"The backend '{case.backend}' cannot do that.", hint=hint)
 
     def hear(event: Event) -> None:

@@ -34,8 +34,8 @@ Option = bool | int | float | str
 NUMBER = r"[0-9]{1,9}"  # longer ones are no sizes, and int() refuses very long ones with words of its own
 SIZE = rf"{NUMBER}(?:\.\.{NUMBER})?"
 SHAPE = rf"{SIZE}(?:x{SIZE})*"
-# A name may hold anything, as TensorFlow's "x:0" does, also a "=": it ends at the first one that a shape follows. The
-# sizes at the end of "...:opt=2" are never one.
+# A name may contain any character, as TensorFlow's "x:0" does. It ends at the first "=" that a shape follows, but never
+# at the "=" of "...:opt=2".
 _TENSOR = re.compile(
     rf"(?P<name>.+?)((?<!:opt)=|=(?![0-9x]*$))(?P<shape>scalar|{SHAPE})(:(?P<dtype>[a-z]\w*))?"
     rf"(:(?P<low>-?[0-9]{{1,18}})\.\.(?P<high>-?[0-9]{{1,18}}))?(:opt=(?P<best>{NUMBER}(x{NUMBER})*))?",
@@ -96,7 +96,7 @@ class TensorSpec(Struct, frozen=True, repr_omit_defaults=True):
 
     @staticmethod
     def parse_list(text: str) -> list[TensorSpec]:
-        """Return the specs of a text such as ``ids=1x32,1x128:int64``, or the single one that :meth:`parse` reads."""
+        """Return the specs of a text such as ``ids=1x32,1x128:int64``, or the single spec that :meth:`parse` reads."""
         if match := _SHAPES.fullmatch(text.strip()):
             return [TensorSpec.parse(f"{match['name']}={shape}{match['rest']}") for shape in match["shapes"].split(",")]
         return [TensorSpec.parse(text)]
@@ -112,14 +112,12 @@ class TensorSpec(Struct, frozen=True, repr_omit_defaults=True):
         names = [specs[0].name for specs in inputs]
         for name in names:
             if names.count(name) > 1:
-                what = f"The input '{name}' is given twice."
-                raise InferlensError(what, expected="one --input for each, its shapes with commas")
+                message = f"The input '{name}' is given twice."
+                raise InferlensError(message, expected="one --input for each, its shapes with commas")
         counts = {len(specs) for specs in inputs} - {1}
         if len(counts) > 1:
-            raise InferlensError(
-                f"Inputs have {' and '.join(map(str, sorted(counts)))} shapes.",
-                expected="as many of each, for shapes that belong together, or one",
-            )
+            expected = "as many of each, for shapes that belong together, or one"
+            raise InferlensError(f"Inputs have {' and '.join(map(str, sorted(counts)))} shapes.", expected=expected)
         count = max(counts, default=1)
         return tuple(zip(*(specs * (count // len(specs)) for specs in inputs), strict=True)) or ((),)
 
@@ -156,12 +154,14 @@ class TensorSpec(Struct, frozen=True, repr_omit_defaults=True):
 def _best(sizes: str, least: Shape, most: Shape) -> Shape:
     """Return the shape that ``opt=`` sets by sizes of all dimensions, or of those with a range; empty if none fits."""
     given = [int(size) for size in sizes.split("x")]
-    free = sum(a < b for a, b in zip(least, most, strict=True))
+    free = sum(low < high for low, high in zip(least, most, strict=True))
     if len(given) == free:
-        rest = iter(given)
-        given = [next(rest) if a < b else a for a, b in zip(least, most, strict=True)]
-    fits = len(given) == len(least) and all(a <= n <= b for a, n, b in zip(least, given, most, strict=True))
-    return tuple(given) if fits and free else ()
+        free_sizes = iter(given)
+        given = [next(free_sizes) if low < high else low for low, high in zip(least, most, strict=True)]
+    if not free or len(given) != len(least):
+        return ()
+    in_range = all(low <= size <= high for low, size, high in zip(least, given, most, strict=True))
+    return tuple(given) if in_range else ()
 
 
 def with_batch(specs: tuple[TensorSpec, ...], batch: int | None) -> tuple[TensorSpec, ...]:
@@ -172,17 +172,18 @@ def with_batch(specs: tuple[TensorSpec, ...], batch: int | None) -> tuple[Tensor
     """
     if batch is None or not specs:
         return specs
-    if not specs[0].shape:
+    first, batched = specs[0], []
+    if not first.shape:
         if batch == 1:
             return specs
-        raise Unsupported(f"The input '{specs[0].name}' is a single number, without a batch.", expected="batch 1")
-    first, batched = specs[0], []
+        raise Unsupported(f"The input '{first.name}' is a single number, without a batch.", expected="batch 1")
     for spec in specs:
-        bounds, own = spec.most and (spec.least[0], spec.most[0]), first.most and (first.least[0], first.most[0])
-        shares = bool(spec.shape) and (spec.shape[0] == first.shape[0] or bool(bounds and bounds == own))
+        bounds = spec.most and (spec.least[0], spec.most[0])
+        same_range = bool(bounds and first.most) and bounds == (first.least[0], first.most[0])
+        shares = bool(spec.shape) and (spec.shape[0] == first.shape[0] or same_range)
         if shares and bounds and not bounds[0] <= batch <= bounds[1]:
-            what = f"Batch {batch} is outside of the range of the input '{spec.name}'."
-            raise Unsupported(what, expected=f"{bounds[0]} to {bounds[1]}")
+            message = f"Batch {batch} is outside of the range of the input '{spec.name}'."
+            raise Unsupported(message, expected=f"{bounds[0]} to {bounds[1]}")
         batched.append(msgspec.structs.replace(spec, shape=(batch, *spec.shape[1:])) if shares else spec)
     return tuple(batched)
 
@@ -202,7 +203,7 @@ class Axis(NamedTuple):
         word: the form of a value in a label, such as ``depth {}``; the default value has no word.
         short: its form in the name of a folder; empty: the word without spaces.
         text: whether its values are any texts, such as paths, which are written as ``NAME=VALUE`` and in no folder.
-        call: whether it describes how a call is executed, and not what is run.
+        call: whether it describes how a call is executed, and not the work of the call.
     """
 
     values: tuple[str, ...] = ()
@@ -242,7 +243,7 @@ class Case(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
         backend, variant: such as ``onnxruntime`` and ``cpu``; the variant is empty where a backend has only one.
         precision: ``fp32``, ``fp16`` or ``bf16``; ``fp8`` or ``int8`` of a model that is quantized, already or here.
         batch: first dimension of the inputs; ``None`` is the model's own.
-        threads: CPU threads for the work inside one call; ``None``: those that all ways get (``default_threads``).
+        threads: CPU threads for the work inside one call; ``None``: the default of all ways (``default_threads``).
         options: the requested backend options; others have the backend's defaults.
         inputs: the requested inputs; empty for the model's own.
         weights: name or file of weights; ``None`` is random from ``seed``.
@@ -254,7 +255,7 @@ class Case(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
         rotate: whether inputs rotate through a set that is larger than the device's cache.
         depth: calls in flight at a time when throughput is measured; ``None``: as many as the device's queue takes.
         checkout: the folder that the model's code or file is taken from; empty is the working directory.
-        python: the interpreter, of another virtual environment, that it runs in; empty is the one of the command.
+        python: the interpreter of another virtual environment; empty is the interpreter of the command.
     """
 
     model: str
@@ -323,11 +324,9 @@ class Case(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
 
     @property
     def way(self) -> str:
-        """Return the label without batch and device, and without the precision if it is fp32."""
-        precision = [] if self.precision == "fp32" else [self.precision]
-        axes = [axis for axis in AXES if axis.name not in ("precision", "batch", "device")]
-        words = [word for axis in axes for word in axis.words(self)]
-        return " ".join([self.backend_label, *precision, *words, self.options_label]).rstrip()
+        """Return the label without batch, sizes and device, and without the precision if it is fp32."""
+        omitted = ["batch", "device", *self.sizes, *(["precision"] if self.precision == "fp32" else [])]
+        return " ".join(self.words(*omitted))
 
     @property
     def runs_own_code(self) -> bool:
@@ -408,29 +407,23 @@ class Budget(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
     mode: Annotated[str, OptionSpec("What to measure: latency, throughput or both.", ("bench",), values=MODES)] = "both"
     warmup: Annotated[int | None, OptionSpec(
         "Calls before the first sample.", ("bench", "profile", "ab"), least=0,
-        default="until latencies are steady, 1 s at least",
-    )] = None
+        default="until latencies are steady, 1 s at least")] = None
     iterations: Annotated[int | None, OptionSpec(
-        "Latency samples of a process.", ("bench", "profile", "ab"), default="as many as --half-width needs",
-    )] = None
+        "Latency samples of a process.", ("bench", "profile", "ab"), default="as many as --half-width needs")] = None
     warmup_seconds: float = 1.0
     seconds: Annotated[float | None, OptionSpec(
         "Time for the latency samples of a process.", ("bench", "profile", "ab"), DURATION,
-        default="as long as --half-width needs",
-    )] = None
+        default="as long as --half-width needs")] = None
     half_width: Annotated[float, OptionSpec(
-        "End a series when the 95 % interval of its median reaches no further to either side.", ("bench",), SHARE,
-    )] = 0.01
+        "End a series when the 95 % interval of its median reaches no further to either side.",
+        ("bench",), SHARE)] = 0.01
     max_time: Annotated[float | None, OptionSpec(
         "Time limit of each series of samples and of the warm-up, which lasts 1 s at least.",
-        ("bench", "profile", "ab"), DURATION, default=MAX_TIME, positive=True,
-    )] = None
+        ("bench", "profile", "ab"), DURATION, default=MAX_TIME, positive=True)] = None
     timeout: Annotated[float, OptionSpec(
-        "Time limit of each process, such as 90s or 15m.", MEASURING, DURATION, positive=True,
-    )] = 900.0
+        "Time limit of each process, such as 90s or 15m.", MEASURING, DURATION, positive=True)] = 900.0
     threshold: Annotated[float, OptionSpec(
-        "The smallest difference that matters. Ways that are closer are equally fast.", ("bench",), SHARE,
-    )] = 0.02
+        "The smallest difference that matters. Ways that are closer are equally fast.", ("bench",), SHARE)] = 0.02
     # fmt: on
     level: float = 0.95
     within: float | None = None
@@ -483,7 +476,11 @@ def keep_of(texts: Iterable[str]) -> str:
     for layer in layers:
         if layers.count(layer) > 1:
             raise InferlensError(f"The layer '{layer}' is to be kept in two precisions.", expected="one for each layer")
-    return ",".join(f"{item}:{','.join(sorted(by_precision[item]))}" for item in PRECISIONS if item in by_precision)
+    return ",".join(
+        f"{precision}:{','.join(sorted(by_precision[precision]))}"
+        for precision in PRECISIONS
+        if precision in by_precision
+    )
 
 
 def kept_layers(case: Case) -> dict[str, str]:
@@ -494,14 +491,14 @@ def kept_layers(case: Case) -> dict[str, str]:
 def _kept(text: str) -> Iterator[tuple[str, str]]:
     precision = ""
     for word in filter(None, (part.strip() for part in text.split(","))):
-        head, colon, rest = word.partition(":")
+        head, colon, layer = word.partition(":")
         if colon and head in (*PRECISIONS, *QUANTIZED):
-            precision, word = head, rest
+            precision, word = head, layer
         yield word, precision
 
 
 def keep_refusal(case: Case, keeps: tuple[str, ...], precision: str) -> Unsupported | None:
-    """Return why a case cannot keep its layers in one of ``keeps``; ``None`` if it can, or keeps none.
+    """Return why a case cannot keep its layers in one of the precisions ``keeps``; ``None`` if it can, or keeps none.
 
     ``precision`` is that of the model before it is quantized.
     """
@@ -512,8 +509,8 @@ def keep_refusal(case: Case, keeps: tuple[str, ...], precision: str) -> Unsuppor
         return None
     if not keeps:
         return Unsupported(f"{case.backend_label} quantizes whole models on {case.device}.", hint="without --keep")
-    what = f"{case.backend_label} keeps no layers in {refused[0]} on {case.device}."
-    return Unsupported(what, expected=one_of(keeps), hint=f"--keep {keeps[0]}:LAYER")
+    message = f"{case.backend_label} keeps no layers in {refused[0]} on {case.device}."
+    return Unsupported(message, expected=one_of(keeps), hint=f"--keep {keeps[0]}:LAYER")
 
 
 def check_kept(case: Case, layers: Collection[str]) -> None:
@@ -525,6 +522,6 @@ def check_kept(case: Case, layers: Collection[str]) -> None:
 
 def unknown_layer(name: str, layers: Iterable[str]) -> Unsupported:
     """Return the error for an unknown layer, with the most similar names."""
-    layers = [item for item in layers if item]
-    near = suggestion(name, layers) or f"a name such as {layers[0]}" if layers else ""
-    return Unsupported(f"There is no layer '{name}' to keep.", expected="names as inferlens profile shows", hint=near)
+    layers = [layer for layer in layers if layer]
+    hint = suggestion(name, layers) or f"a name such as {layers[0]}" if layers else ""
+    return Unsupported(f"There is no layer '{name}' to keep.", expected="names as inferlens profile shows", hint=hint)

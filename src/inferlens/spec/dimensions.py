@@ -25,24 +25,24 @@ def _sizes(spec: TensorSpec) -> list[Size]:
     return list(zip(spec.shape, least, spec.best or (0,) * len(spec.shape), most, strict=True))
 
 
-def with_names(own: Specs, tensor_specs: Specs = ()) -> tuple[Specs, Specs]:
+def with_names(model_specs: Specs, requested: Specs = ()) -> tuple[Specs, Specs]:
     """Return the model's own and the requested inputs with names for their dimensions, or else the usual names.
 
     Usual names are ``sequence_length`` for the second dimension of the first input with rows of whole numbers and of
     every input that has as many there; ``image_size`` for the last two dimensions of an image or a video, ``height``
     and ``width`` where these differ. Of inputs with several sizes for such a name the first alone keeps it.
     """
-    usual = not _has_names(own)
-    own = _with_usual_names(own) if usual else own
-    names = {spec.name: spec.names for spec in own}
-    tensor_specs = tuple(replace(spec, names=spec.names or names.get(spec.name, ())) for spec in tensor_specs)
-    tensor_specs = _fitted(tensor_specs if own else _with_usual_names(tensor_specs))
-    return _fitted(own), _without_conflicts(tensor_specs) if usual else tensor_specs
+    usual = not _has_names(model_specs)
+    model_specs = _with_usual_names(model_specs) if usual else model_specs
+    names = {spec.name: spec.names for spec in model_specs}
+    requested = tuple(replace(spec, names=spec.names or names.get(spec.name, ())) for spec in requested)
+    requested = _fitted(requested if model_specs else _with_usual_names(requested))
+    return _fitted(model_specs), _without_conflicts(requested) if usual else requested
 
 
-def without_usual_names(own: Specs, specs: Specs) -> Specs:
+def without_usual_names(model_specs: Specs, specs: Specs) -> Specs:
     """Return inputs with names only where the model's ``own`` have some: the usual ones follow from the shapes."""
-    return specs if _has_names(own) else tuple(replace(spec, names=()) for spec in specs)
+    return specs if _has_names(model_specs) else tuple(replace(spec, names=()) for spec in specs)
 
 
 def _has_names(specs: Specs) -> bool:
@@ -50,17 +50,20 @@ def _has_names(specs: Specs) -> bool:
 
 
 def _without_conflicts(specs: Specs) -> Specs:
-    """Return the inputs, a name that has several sizes only where it has the first."""
-    pairs = [list(zip(spec.names, spec.shape, strict=True)) for spec in specs]
-    sizes = dict(pair for item in reversed(pairs) for pair in reversed(item))
-    names_to_keep = (tuple(name * (sizes[name] == size) for name, size in pair) for pair in pairs)
-    return tuple(replace(spec, names=names) for spec, names in zip(specs, names_to_keep, strict=True))
+    """Return the inputs. A name that has several sizes stays only where it has the first of them."""
+    sizes: dict[str, int] = {}
+    kept = []
+    for spec in specs:
+        pairs = zip(spec.names, spec.shape, strict=True)
+        kept.append(replace(spec, names=tuple(name * (sizes.setdefault(name, size) == size) for name, size in pairs)))
+    return tuple(kept)
 
 
 def _fitted(specs: Specs) -> Specs:
     """Return the inputs, without names for another number of dimensions than they have."""
-    none = ((spec, ("",) * len(spec.shape)) for spec in specs)
-    return tuple(spec if len(spec.names) == len(empty) else replace(spec, names=empty) for spec, empty in none)
+    return tuple(
+        spec if len(spec.names) == len(spec.shape) else replace(spec, names=("",) * len(spec.shape)) for spec in specs
+    )
 
 
 def _with_usual_names(specs: Specs) -> Specs:
@@ -70,20 +73,19 @@ def _with_usual_names(specs: Specs) -> Specs:
 
 
 def _usual_names(spec: TensorSpec, length: int | None) -> tuple[str, ...]:
-    rank = len(spec.shape)
-    if rank in (2, 3) and spec.shape[1] == length:
-        return "", "sequence_length", *("",) * (rank - 2)
-    if rank in (4, 5) and "float" in spec.dtype:
-        square = spec.shape[-2] == spec.shape[-1]
-        return *("",) * (rank - 2), *(("image_size",) * 2 if square else ("height", "width"))
-    return ("",) * rank
+    names = [""] * len(spec.shape)
+    if len(names) in (2, 3) and spec.shape[1] == length:
+        names[1] = "sequence_length"
+    elif len(names) in (4, 5) and "float" in spec.dtype:
+        names[-2:] = ["image_size"] * 2 if spec.shape[-2] == spec.shape[-1] else ["height", "width"]
+    return tuple(names)
 
 
 def _resized(spec: TensorSpec, sizes: Sequence[Size]) -> TensorSpec:
     shape, least, best, most = (tuple(column) for column in zip(*sizes, strict=True))
     if least == most:
         return replace(spec, shape=shape, least=(), best=(), most=())
-    best = tuple(size or usual for size, usual in zip(best, shape, strict=True)) if any(best) else ()
+    best = tuple(size or measured for size, measured in zip(best, shape, strict=True)) if any(best) else ()
     return replace(spec, shape=shape, least=least, best=best, most=most)
 
 
@@ -105,15 +107,14 @@ def share_sizes(specs: Specs, fixed: Collection[str], dims: Specs = ()) -> tuple
                     hint=f"--dim {shlex.quote(f'{name}={ranges[0]}')} alone, which all inputs follow",
                 )
             sources.setdefault(name, spec.name)
-    shared = []
+    resized = []
     for spec in specs:
-        own = _sizes(spec)
-        follows = [(spec.name not in fixed or not size[0]) and _sum(name, sizes)
-                   for name, size in zip(spec.names, own, strict=True)]  # fmt: skip
-        shared.append(
-            _resized(spec, [new or old for new, old in zip(follows, own, strict=True)]) if any(follows) else spec
-        )
-    return tuple(shared)
+        new_sizes = [
+            (_sum(name, sizes) if spec.name not in fixed or not size[0] else None) or size
+            for name, size in zip(spec.names, _sizes(spec), strict=True)
+        ]
+        resized.append(spec if new_sizes == _sizes(spec) else _resized(spec, new_sizes))
+    return tuple(resized)
 
 
 def _terms(name: str) -> list[str]:
@@ -122,16 +123,16 @@ def _terms(name: str) -> list[str]:
 
 def _sum(name: str, sizes: Mapping[str, Size]) -> Size | None:
     """Return the size of a name, or of a sum of names and numbers; ``None`` if a term has no size."""
-    terms = [name] if name in sizes else _terms(name)
-    parts = [sizes.get(term, (int(term),) * 4 if term.isdecimal() else None) for term in terms]
-    sizes_of_terms = [part for part in parts if part]
-    if len(sizes_of_terms) < len(parts):
-        return None
-    measured, least, best, most = (sum(column) for column in zip(*sizes_of_terms, strict=True))
-    return measured, least, best if all(part[2] for part in sizes_of_terms) else 0, most
+    term_sizes = []
+    for term in [name] if name in sizes else _terms(name):
+        if term not in sizes and not term.isdecimal():
+            return None
+        term_sizes.append(sizes[term] if term in sizes else (int(term),) * 4)
+    measured, least, best, most = (sum(column) for column in zip(*term_sizes, strict=True))
+    return measured, least, best if all(size[2] for size in term_sizes) else 0, most
 
 
-def with_dims(specs: Specs, tensor_specs: Specs, dims: Specs) -> tuple[TensorSpec, ...]:
+def with_dims(specs: Specs, requested: Specs, dims: Specs) -> tuple[TensorSpec, ...]:
     """Return the requested inputs, and as many more as are needed to set the sizes ``dims``.
 
     The other inputs follow these sizes.
@@ -139,22 +140,21 @@ def with_dims(specs: Specs, tensor_specs: Specs, dims: Specs) -> tuple[TensorSpe
     Raises:
         InferlensError: if no input has a dimension of a name, or another size is requested for it.
     """
-    specs, tensor_specs = with_names(specs, tensor_specs)
-    every = dict.fromkeys(name for spec in (*specs, *tensor_specs) for name in spec.names if name)
-    if dims and not every:
+    specs, requested = with_names(specs, requested)
+    names = dict.fromkeys(name for spec in (*specs, *requested) for name in spec.names if name)
+    if dims and not names:
         hint = "without --dim, an --input for each"
         raise InferlensError("The model's inputs have no named dimensions.", hint=hint)
     for dim in dims:
-        check_choice("dimension of an input", dim.name, [*every, *(term for name in every for term in _terms(name))])
-    given = {spec.name: spec for spec in tensor_specs}
-    shared = share_sizes(tuple(({spec.name: spec for spec in specs} | given).values()), given, dims)
-    wanted = {dim.name for dim in dims}
-    chosen = []
-    for spec in shared:
-        if spec.name in given or any(wanted & {name, *_terms(name)} for name in spec.names):
-            chosen.append(spec)
-            wanted -= {*spec.names}
-    return tuple(chosen)
+        check_choice("dimension of an input", dim.name, [*names, *(term for name in names for term in _terms(name))])
+    given = {spec.name: spec for spec in requested}
+    missing = {dim.name for dim in dims}
+    needed = []
+    for spec in share_sizes(tuple(({spec.name: spec for spec in specs} | given).values()), given, dims):
+        if spec.name in given or any(missing & {name, *_terms(name)} for name in spec.names):
+            needed.append(spec)
+            missing -= {*spec.names}
+    return tuple(needed)
 
 
 def missing_sizes(specs: Specs) -> InferlensError | None:
@@ -173,5 +173,5 @@ def missing_sizes(specs: Specs) -> InferlensError | None:
         else:
             terms = [term for name in free for term in _terms(name) if not term.isdecimal()]
             options |= dict.fromkeys(f"--dim {shlex.quote(f'{term}={USUAL_SIZE}')}" for term in terms)
-    what = f"The model leaves open the shape of {', '.join(shapes)}."
-    return InferlensError(what, expected="a size for each", hint=" ".join(options)) if shapes else None
+    message = f"The model leaves open the shape of {', '.join(shapes)}."
+    return InferlensError(message, expected="a size for each", hint=" ".join(options)) if shapes else None

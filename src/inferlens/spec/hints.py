@@ -1,4 +1,4 @@
-"""Hints: the options that give a case what it lacks, if its backend has them and the user did not set them already.
+"""Hints: options that would help a case, if its backend has them and the user did not set them already.
 
 Only a backend knows its options and when they have an effect. The room of backends is below this one, so it registers
 its lookup with :func:`register`. Without a lookup, or without the backend, there are no hints.
@@ -38,14 +38,13 @@ def register(lookup: Lookup) -> None:
 
 
 def hint(case: Case, option: str, value: Option = True, facts: Mapping[str, Any] | None = None) -> Hint:
-    """Return the way to get what an option does at a value, by whatever name the case's backend has for it.
+    """Return the words for an option with a value, under the name that the case's backend has for it.
 
     ``facts`` of the case's record or profile may rule a hint out. An unknown backend or option gives an empty Hint.
     """
-    answer = Hint()
     with suppress(InferlensError):
-        answer = _lookups[0](case.backend).hint(case, option, value, facts or {}) if _lookups else answer
-    return answer
+        return _lookups[0](case.backend).hint(case, option, value, facts or {}) if _lookups else Hint()
+    return Hint()
 
 
 def for_the_host(case: Case, facts: Mapping[str, Any]) -> str:
@@ -57,12 +56,12 @@ def for_the_host(case: Case, facts: Mapping[str, Any]) -> str:
     return sentence([graphs, "a larger --batch"])
 
 
-def one_of(tries: Sequence[str]) -> str:
+def alternatives(tries: Sequence[str]) -> str:
     """Join alternatives as ``A``, ``A or B`` or ``A, B, or C``, without empty ones."""
     *others, last = list(filter(None, tries)) or [""]
     return f"{', '.join(others)}, or {last}" if len(others) > 1 else " or ".join([*others, last])
 
 
 def sentence(tries: Sequence[str]) -> str:
-    text = one_of(tries)
+    text = alternatives(tries)
     return f"{text[:1].upper()}{text[1:]}."

@@ -76,9 +76,7 @@ class Objective(Struct, frozen=True):
     def parse(text: str) -> Objective:
         """Return the objective of a word such as ``latency.p99``. Raises InferlensError for an unknown word."""
         word = text.strip()
-        aims = [name for name, measure in MEASURES.items() if measure.aim]
-        names = [*aims, *(item for item in SHORT if item not in aims)]
-        check_choice("objective", word, names)
+        check_choice("objective", word, [*(name for name, measure in MEASURES.items() if measure.aim), *SHORT])
         return Objective(SHORT.get(word, word))
 
     @property
@@ -94,7 +92,7 @@ class Constraint(Struct, frozen=True):
 
     @staticmethod
     def parse(text: str) -> Constraint:
-        """Return the constraint of ``NAME=LIMIT``, such as ``p99=5ms`` or ``memory=2GiB``. Refuse what does not fit."""
+        """Return the constraint of ``NAME=LIMIT``, such as ``p99=5ms`` or ``memory=2GiB``. Refuse other texts."""
         word, equals, limit = (part.strip() for part in text.partition("="))
         check_choice("constraint", word, [*MEASURES, *SHORT])
         measure = MEASURES[SHORT.get(word, word)]
@@ -111,9 +109,8 @@ class Constraint(Struct, frozen=True):
         constraints: dict[str, Constraint] = {}
         for constraint in map(Constraint.parse, texts):
             if constraint.name in constraints:
-                raise InferlensError(
-                    f"The limit of {constraint.name} is given twice.", expected="one limit for each measure"
-                )
+                message = f"The limit of {constraint.name} is given twice."
+                raise InferlensError(message, expected="one limit for each measure")
             constraints[constraint.name] = constraint
         return tuple(constraints.values())
 

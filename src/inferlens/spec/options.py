@@ -74,8 +74,11 @@ class OptionField(NamedTuple):
         value: Any = self.default if self.option.default is None else self.option.default
         if self.several and self.option.default is None:
             value = ",".join(map(str, value))
+        if isinstance(value, float) and self.option.unit == DURATION:
+            unit, scale = ("h", 3600) if not value % 3600 else ("m", 60) if not value % 60 else ("s", 1)
+            return f"{value / scale:g}{unit}"
         if isinstance(value, float):
-            return duration_text(value) if self.option.unit == DURATION else f"{100 * value:g}%"
+            return f"{100 * value:g}%"
         return value if isinstance(value, (str, int)) and value != "" else None
 
     @property
@@ -96,9 +99,10 @@ class OptionField(NamedTuple):
             return option.read(value if isinstance(value, Mapping) else listed(value))
         if option.repeatable:
             return texts(value)
-        kinds = {self.type, *get_args(self.type)}
         if self.type is bool:
-            return flag(self.name, value)
+            if not isinstance(value, bool):
+                raise InferlensError(f"'{value}' is not valid for {self.name}.", expected="true or false")
+            return value
         if option.unit == DURATION:
             seconds = parse_duration(str(value))
             if option.positive and not seconds:
@@ -106,7 +110,7 @@ class OptionField(NamedTuple):
             return seconds
         if option.unit == SHARE:
             return share(self.name, value)
-        if int in kinds:
+        if int in (self.type, *get_args(self.type)):
             numbers = [count(self.name, number, option.least) for number in (texts(value) if self.several else [value])]
             return tuple(numbers) if self.several else numbers[0]
         if self.several:
@@ -133,14 +137,6 @@ def option_fields(*kinds: type[Struct], command: str = "") -> dict[str, OptionFi
     return fields
 
 
-def duration_text(seconds: float) -> str:
-    """Return a duration as a person writes it, such as ``90s``, ``15m`` or ``1h``."""
-    unit, scale = next(
-        (unit, scale) for unit, scale in (("h", 3600), ("m", 60), ("s", 1)) if not seconds % scale or scale == 1
-    )
-    return f"{seconds / scale:g}{unit}"
-
-
 # The values of options, as a person writes them.
 
 
@@ -151,8 +147,8 @@ def listed(value: Any) -> tuple[Any, ...]:
 
 def texts(value: Any) -> tuple[str, ...]:
     """Return texts from a text with commas, a list of such texts, or single values of another type."""
-    items = [str(item).lower() if isinstance(item, bool) else str(item) for item in listed(value)]
-    return tuple(part.strip() for item in items for part in item.split(",") if part.strip())
+    lists = [str(text).lower() if isinstance(text, bool) else str(text) for text in listed(value)]
+    return tuple(text.strip() for list_text in lists for text in list_text.split(",") if text.strip())
 
 
 def checked_texts(name: str, value: Any, values: tuple[str, ...]) -> tuple[str, ...]:
@@ -174,18 +170,10 @@ def count(name: str, value: Any, least: int = 1) -> int:
     return number
 
 
-def flag(name: str, value: Any) -> bool:
-    """Return true or false. Raises InferlensError if it is neither."""
-    if not isinstance(value, bool):
-        raise InferlensError(f"'{value}' is not valid for {name}.", expected="true or false")
-    return value
-
-
 def share(name: str, value: Any) -> float:
     """Return a share between 0 and 1. Raises InferlensError if it is none."""
     number = parse_share(str(value))
     if not 0 < number < 1:
-        raise InferlensError(
-            f"'{value}' is not a percentage for {name}.", expected="more than 0 and less than 100%, such as 1%"
-        )
+        message = f"'{value}' is not a percentage for {name}."
+        raise InferlensError(message, expected="more than 0 and less than 100%, such as 1%")
     return number

@@ -63,28 +63,24 @@ def where_of(words: Mapping[str, Any]) -> Where:
     """Return where a plan runs, from its words. Raises InferlensError if they contradict one another."""
     given = [name for name in ("devices", "ray", "launcher") if words.get(name)]
     if len(given) > 1:
-        first, second = given[:2]
-        raise InferlensError(f"{first} and {second} both say where cases run.", expected="one of them")
+        raise InferlensError(f"{given[0]} and {given[1]} both say where cases run.", expected="one of them")
     for name in ("on", "runtime_env"):
         if words.get(name) and given in ([], ["devices"]):
             hint = "--devices alone" if given and name == "on" else "--ray auto, or HOST:PORT"
             raise InferlensError(f"{name} is for other machines, but none are given.", hint=hint)
-    devices, on = (texts(words.get(name, ())) for name in ("devices", "on"))
     for name, expected in (("devices", "all, or such as cuda:0,cuda:1"), ("ray", "local, auto, or HOST:PORT")):
         if name in words and not texts(words[name]):
             raise InferlensError(f"{name} names none.", expected=expected)
-    name, _, address = str(words.get("launcher", "")).partition(":")
-    if ray := str(words.get("ray", "")):
-        name, address = RAY, ray
-    return Where(
-        launcher=name or LOCAL, address=address, on=devices or on, runtime_env=str(words.get("runtime_env", ""))
-    )
+    launcher = f"{RAY}:{words['ray']}" if words.get("ray") else str(words.get("launcher", ""))
+    name, _, address = launcher.partition(":")
+    devices = texts(words.get("devices") or words.get("on", ()))
+    return Where(launcher=name or LOCAL, address=address, on=devices, runtime_env=str(words.get("runtime_env", "")))
 
 
 USUAL_SECONDS, THOROUGH_SECONDS = 60.0, 1800.0  # for rounds
 THOROUGH_ROUNDS = 10
 LONG_SERIES = 10.0  # seconds, with --thorough
-OTHERS = ("input", "weights", "calibration", "keep", "seed", "checkout")  # what else a case may say as NAME=VALUE
+OTHERS = ("input", "weights", "calibration", "keep", "seed", "checkout")  # further words of a case, as NAME=VALUE
 # What words may be from Python: single values, lists of them, or texts with commas; durations are seconds, or "90s".
 Texts = str | Sequence[str]
 Duration = float | str
@@ -109,13 +105,12 @@ def option_values(value: Any) -> dict[str, tuple[str, ...]]:
                 form = "BACKEND.OPTION=VALUE, as inferlens backends NAME lists them"
                 raise InferlensError(f"The option '{name}' has no value.", expected=form)
         return {name.strip(): texts(values) for name, _, values in pairs}
-    flat: dict[str, tuple[str, ...]] = {}
+    options: dict[str, tuple[str, ...]] = {}
     for name, values in value.items():
-        if isinstance(values, Mapping):
-            flat |= {f"{name}.{option}": texts(item) for option, item in values.items()}
-        else:
-            flat[name] = texts(values)
-    return flat
+        table = values if isinstance(values, Mapping) else None
+        options |= {f"{name}.{option}": texts(choices) for option, choices in (table or {}).items()}
+        options |= {name: texts(values)} if table is None else {}
+    return options
 
 
 def dims_of(value: Any) -> tuple[tuple[TensorSpec, ...], ...]:
@@ -128,9 +123,11 @@ def dims_of(value: Any) -> tuple[tuple[TensorSpec, ...], ...]:
         dims = [TensorSpec.parse_list(str(text)) for text in given]
     except InferlensError as error:
         raise refusal from error
-    every = [dim for sizes in dims for dim in sizes]
-    names = {dim.name for dim in every}
-    if len(names) < len(dims) or any(len(dim.shape) != 1 or ":" in str(dim).removesuffix(":float32") for dim in every):
+    all_dims = [dim for sizes in dims for dim in sizes]
+    names = {dim.name for dim in all_dims}
+    if len(names) < len(dims) or any(
+        len(dim.shape) != 1 or ":" in str(dim).removesuffix(":float32") for dim in all_dims
+    ):
         raise refusal
     return tuple(itertools.product(*dims))
 
@@ -158,92 +155,72 @@ class Plan(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
     )]
     backend: Annotated[tuple[str, ...], OptionSpec(
         "Backends as name or name:variant; 'all' is every variant.", (*RUNNING, "load"), default="all that work here",
-        names=("--backend", "-b"),
-    )] = ()
+        names=("--backend", "-b"))] = ()
     precision: Annotated[tuple[str, ...], OptionSpec(
         "fp32, fp16, bf16, int8 or fp8; int8 and fp8 need a quantized ONNX file or --calibration.",
-        (*MEASURING, "export", "partition"), values=(*PRECISIONS, *QUANTIZED), default="that of the file, or fp32",
-    )] = ()
+        (*MEASURING, "export", "partition"), values=(*PRECISIONS, *QUANTIZED),
+        default="that of the file, or fp32")] = ()
     batch: Annotated[tuple[int, ...], OptionSpec("Batch size.", BATCHED, default="the model's own")] = ()
     device: Annotated[tuple[str, ...], OptionSpec(
-        "cpu or cuda.", (*MEASURING, "quantize"), values=DEVICES, default="cuda if it works",
-    )] = ()
+        "cpu or cuda.", (*MEASURING, "quantize"), values=DEVICES, default="cuda if it works")] = ()
     threads: Annotated[tuple[int, ...], OptionSpec("CPU threads inside a call.", MEASURING)] = ()
     io: Annotated[tuple[str, ...], OptionSpec(
-        "Where a call begins and ends: device, or host, which includes copies of inputs and outputs.", CALLS, values=IO,
-    )] = ("device",)
+        "Where a call begins and ends: device, or host, which includes copies of inputs and outputs.",
+        CALLS, values=IO)] = ("device",)
     cold: Annotated[bool, OptionSpec(
-        "Flush the device's cache before each latency sample; do not measure throughput.", CALLS,
-    )] = False
+        "Flush the device's cache before each latency sample; do not measure throughput.", CALLS)] = False
     rotate: Annotated[bool, OptionSpec(
-        "Use a set of inputs larger than the device's cache in turn; do not measure throughput.", CALLS,
-    )] = False
+        "Use a set of inputs larger than the device's cache in turn; do not measure throughput.", CALLS)] = False
     depth: Annotated[tuple[int, ...], OptionSpec(
-        "Most calls in flight when throughput is measured.", ("bench",), default="no limit",
-    )] = ()
+        "Most calls in flight when throughput is measured.", ("bench",), default="no limit")] = ()
     python: Annotated[tuple[str, ...], OptionSpec(
-        "The interpreter of another virtual environment, such as old/bin/python.", RUNNING, default="this one",
-    )] = ()
+        "The interpreter of another virtual environment, such as old/bin/python.", RUNNING, default="this one")] = ()
     option: Annotated[dict[str, tuple[str, ...]], OptionSpec(
         "A backend's option, as BACKEND.OPTION=VALUE,VALUE; repeatable. See 'inferlens backends NAME'.", EVERY,
-        repeatable=True, read=option_values,
-    )] = {}
+        repeatable=True, read=option_values)] = {}
     input: Annotated[tuple[tuple[TensorSpec, ...], ...], OptionSpec(
         "An input, such as NAME=1x3x224x224:float32, NAME=1x128:int64:0..1000, or NAME=1x32,1x128 for several "
         "shapes; NAME=1..16x3x224x224:opt=2 prepares for a range of sizes; repeatable.", EVERY, repeatable=True,
-        read=TensorSpec.parse_all,
-    )] = ((),)
+        read=TensorSpec.parse_all)] = ((),)
     dim: Annotated[tuple[tuple[TensorSpec, ...], ...], OptionSpec(
         "Sizes of a dimension of all inputs by its name, such as sequence_length=32,128 or image_size=224; or a "
-        "range: sequence_length=1..512:opt=128; repeatable.", EVERY, repeatable=True, metavar="NAME=SIZE", read=dims_of,
-    )] = ((),)
+        "range: sequence_length=1..512:opt=128; repeatable.", EVERY, repeatable=True, metavar="NAME=SIZE",
+        read=dims_of)] = ((),)
     weights: Annotated[str | None, OptionSpec(
-        "Name or file of the weights.", EVERY, default="random, from the seed",
-    )] = None
+        "Name or file of the weights.", EVERY, default="random, from the seed")] = None
     calibration: Annotated[str, OptionSpec(
         "Data for the inputs, and to calibrate int8 and fp8 with: a folder of images, an .npz file or "
-        "package.module:factory. Noise (random) is enough to measure speed.", (*MEASURING, "export", "quantize"),
-    )] = ""
+        "package.module:factory. Noise (random) is enough to measure speed.", (*MEASURING, "export", "quantize"))] = ""
     keep: Annotated[str, OptionSpec(
         "Layers that stay in fp32, such as fp32:head,features.0: paths of modules or names of nodes; repeatable.",
-        (*RUNNING, "export", "quantize"), repeatable=True, read=keep_of,
-    )] = ""
+        (*RUNNING, "export", "quantize"), repeatable=True, read=keep_of)] = ""
     accuracy: Annotated[str, OptionSpec(
         "Labeled data to compute the accuracy of each case and of fp32 with, as for --calibration; or "
-        "package.module:evaluate, a function that takes infer.", ("bench", "tune", "ab", "quantize"),
-    )] = ""
+        "package.module:evaluate, a function that takes infer.", ("bench", "tune", "ab", "quantize"))] = ""
     checkout: Annotated[str, OptionSpec(
-        "The folder of the model's code or files.", FILE_ALONE, default="the working directory",
-    )] = ""
+        "The folder of the model's code or files.", FILE_ALONE, default="the working directory")] = ""
     trust: Annotated[bool, OptionSpec(
-        "Open files that can run any code: pickles, compiled modules and version-compatible engines.", EVERY,
-    )] = False
+        "Open files that can run any code: pickles, compiled modules and version-compatible engines.", EVERY)] = False
     rebuild: Annotated[bool, OptionSpec(
         "Build again what was built before; bench builds in each process, so that intervals cover differences "
-        "between builds.", ("bench", "profile", "export", "quantize"),
-    )] = False
+        "between builds.", ("bench", "profile", "export", "quantize"))] = False
     rerun: Annotated[bool, OptionSpec(
-        "Measure again what an earlier run in the output folder has measured.", (*RUNNING, "load"),
-    )] = False
+        "Measure again what an earlier run in the output folder has measured.", (*RUNNING, "load"))] = False
     seed: Annotated[int, OptionSpec("Seed of weights and inputs.", EVERY, least=0)] = 0
     budget: Budget = Budget()
     repeats: Annotated[int, OptionSpec(
         "Measure each case in exactly this many processes, in turns with the other cases.", ("bench",),
-        default="as many as it takes",
-    )] = 0
+        default="as many as it takes")] = 0
     within: Annotated[float, OptionSpec(
         "Time for the rounds between the fastest ways, in addition to one measurement of each case; 30m with "
-        "--thorough.", ("bench",), DURATION,
-    )] = USUAL_SECONDS
+        "--thorough.", ("bench",), DURATION)] = USUAL_SECONDS
     rounds: int = 0
     wait: Annotated[float, OptionSpec(
-        "How long to wait for a quiet machine before measuring.", MEASURING, DURATION, default="not at all",
-    )] = 0.0
+        "How long to wait for a quiet machine before measuring.", MEASURING, DURATION, default="not at all")] = 0.0
     output: Annotated[str, OptionSpec("Folder of the records.", MEASURING, metavar="DIR")] = "results"
     reference: Annotated[str, OptionSpec(
         "The row to compute speed-ups against, such as 'BACKEND fp32'.", ("bench", "show"),
-        default="the plainest row of the backend that outputs were checked against",
-    )] = ""
+        default="the plainest row of the backend that outputs were checked against")] = ""
     # fmt: on
     recommended: bool = False
     where: Where = Where()
@@ -257,8 +234,8 @@ class Plan(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
         if not words.get("model"):
             raise InferlensError("The plan names no model.", expected="a name, a file or a factory, such as resnet18")
         values = {name: OPTIONS[name].read(value) for name, value in words.items()}
-        own = {name: values[name] for name in Plan.__struct_fields__ if name in values}
-        return Plan(**{**own, **_race_of(values)}, budget=_budget_of(values), where=where_of(words))
+        fields = {name: values[name] for name in Plan.__struct_fields__ if name in values}
+        return Plan(**{**fields, **_race_of(values)}, budget=_budget_of(values), where=where_of(words))
 
 
 class Shorthand(Struct, kw_only=True):
@@ -267,24 +244,19 @@ class Shorthand(Struct, kw_only=True):
     # fmt: off
     quick: Annotated[bool, OptionSpec("Measure each case once, in one process, for one second.", ("bench",))] = False
     thorough: Annotated[bool, OptionSpec(
-        "Measure longer, with ten rounds or more for the fastest ways, as far as --within allows.", ("bench",),
-    )] = False
+        "Measure longer, with ten rounds or more for the fastest ways, as far as --within allows.", ("bench",))] = False
     devices: Annotated[tuple[str, ...], OptionSpec(
         "GPUs to use at the same time, each for other cases: all, or cuda:0,cuda:1.", RUNNING, default="one",
-        panel=WHERE,
-    )] = ()
+        panel=WHERE)] = ()
     ray: Annotated[str, OptionSpec(
         "Run on a Ray cluster: local (started on this machine), auto or HOST:PORT.", RUNNING, metavar="local|ADDRESS",
-        panel=WHERE,
-    )] = ""
+        panel=WHERE)] = ""
     on: Annotated[tuple[str, ...], OptionSpec(
         "Kinds of accelerators that measure all cases, such as H200, or H200:2,L4:1 to use two and one at a time.",
-        RUNNING, default="the only kind there is", panel=WHERE,
-    )] = ()
+        RUNNING, default="the only kind there is", panel=WHERE)] = ()
     launcher: Annotated[str, OptionSpec("What starts cases, as NAME or NAME:ADDRESS.", FILE_ALONE)] = ""
     runtime_env: Annotated[str, OptionSpec(
-        "File (TOML) of the environment to make on other machines.", FILE_ALONE,
-    )] = ""
+        "File (TOML) of the environment to make on other machines.", FILE_ALONE)] = ""
     # fmt: on
 
 
@@ -300,11 +272,8 @@ def _race_of(values: Mapping[str, Any]) -> dict[str, Any]:
     given = [name for name in ("quick", "thorough") if values.get(name)]
     given += [name for name in ("repeats", "within") if name in values]
     if len(given) > 1 and set(given) != {"thorough", "within"}:
-        raise InferlensError(
-            f"{given[0]} and {given[1]} both say how often cases are measured.",
-            expected="one of them",
-            hint=f"--{given[0]}",
-        )
+        message = f"{given[0]} and {given[1]} both say how often cases are measured."
+        raise InferlensError(message, expected="one of them", hint=f"--{given[0]}")
     thorough = "thorough" in given
     within = values.get("within", THOROUGH_SECONDS if thorough else USUAL_SECONDS)
     repeats = values.get("repeats", int("quick" in given))
@@ -327,15 +296,13 @@ def _check_sense(budget: Budget, values: Mapping[str, Any]) -> None:
     """Refuse options that contradict one another, or have no effect on the measurement."""
     ends = [name for name in ("iterations", "seconds", "half_width") if name in values]
     if len(ends) > 1:
-        raise InferlensError(
-            f"{' and '.join(ends)} both say when a series of samples ends.", expected="one of them", hint=f"--{ends[0]}"
-        )
+        message = f"{' and '.join(ends)} both say when a series of samples ends."
+        raise InferlensError(message, expected="one of them", hint=f"--{ends[0]}")
     one_at_a_time = [f"--{name}" for name in ("cold", "rotate") if values.get(name)]
     latency_options = [*one_at_a_time, *(name for name in ends if name != "seconds")]
     if budget.mode == "throughput" and latency_options:
-        raise InferlensError(
-            f"{latency_options[0]} needs timed single calls, and there are none.", hint="--mode latency"
-        )
+        message = f"{latency_options[0]} needs timed single calls, and there are none."
+        raise InferlensError(message, hint="--mode latency")
     if "depth" in values and (budget.mode == "latency" or one_at_a_time):
         why = f"with {one_at_a_time[0]}" if one_at_a_time else "in mode latency"
         raise InferlensError(f"depth needs throughput, which is not measured {why}.", hint="without --depth")
@@ -366,15 +333,15 @@ def words_of(text: str, backends: Sequence[str]) -> dict[str, Any]:
     word or a word that is given twice.
     """
     try:  # quotation marks group words
-        rest = [word for word in (part.rstrip(",") for part in shlex.split(text)) if word]
+        remaining = [word for word in (part.rstrip(",") for part in shlex.split(text)) if word]
     except ValueError as error:
         raise InferlensError(f"'{text}' describes no case.", expected=_FORM) from error
     words: dict[str, Any] = {"option": {}}
     backend = ""
-    if label := next((word for word in rest if word.partition(":")[0] in backends), ""):
-        rest.remove(label)
+    if label := next((word for word in remaining if word.partition(":")[0] in backends), ""):
+        remaining.remove(label)
         words["backend"], backend = label, label.partition(":")[0]
-    for name, value in _named(rest, backends):
+    for name, value in _named_values(remaining, backends):
         if name in OTHERS or any(axis.name == name for axis in AXES):
             target, key = words, name
         else:
@@ -385,7 +352,7 @@ def words_of(text: str, backends: Sequence[str]) -> dict[str, Any]:
     return words
 
 
-def _named(words: list[str], backends: Sequence[str]) -> Iterator[tuple[str, Any]]:
+def _named_values(words: list[str], backends: Sequence[str]) -> Iterator[tuple[str, Any]]:
     """Yield name and value of every word. An axis may take two words."""
     while words:
         name, equals, value = words[0].partition("=")
@@ -393,17 +360,15 @@ def _named(words: list[str], backends: Sequence[str]) -> Iterator[tuple[str, Any
             yield next((axis.name for axis in AXES if axis.flag and axis.word == name), name), value
             words = words[1:]
             continue
-        texts = {size: " ".join(words[:size]) for size in (1, 2)}
-        readings = ((axis.name, axis.read(text), size) for size, text in texts.items() for axis in AXES)
-        reading = next((item for item in readings if item[1] is not None), None)
-        if reading is None:
+        for size, axis in itertools.product((1, 2), AXES):
+            if (value := axis.read(" ".join(words[:size]))) is not None:
+                yield axis.name, value
+                words = words[size:]
+                break
+        else:
             values = (value for axis in AXES for value in axis.values)
-            all_words = [*backends, *values, *(axis.name for axis in AXES), *OTHERS]
-            raise InferlensError(
-                f"'{words[0]}' is not a word of a case.", expected=_FORM, hint=suggestion(words[0], all_words)
-            )
-        yield reading[:2]
-        words = words[reading[2] :]
+            hint = suggestion(words[0], [*backends, *values, *(axis.name for axis in AXES), *OTHERS])
+            raise InferlensError(f"'{words[0]}' is not a word of a case.", expected=_FORM, hint=hint)
 
 
 def toml_words(path: Path, what: str) -> dict[str, Any]:
@@ -411,8 +376,8 @@ def toml_words(path: Path, what: str) -> dict[str, Any]:
     try:
         return msgspec.toml.decode(path.read_bytes(), type=dict[str, Any])
     except FileNotFoundError as error:
-        what = f"The {what} {path} does not exist."
-        raise InferlensError(what, expected="a TOML file", hint=paths_like(path)) from error
+        message = f"The {what} {path} does not exist."
+        raise InferlensError(message, expected="a TOML file", hint=paths_like(path)) from error
     except (OSError, UnicodeDecodeError, msgspec.DecodeError) as error:
         raise InferlensError(f"The {what} {path} cannot be read: {error}.", expected="a TOML file") from error
 
@@ -434,25 +399,18 @@ SHARES = ("threshold", "level", "half_width")
 
 def ab_words(a: Case, b: Case, budget: Budget, device: str) -> list[str]:
     """Return two cases and their budget as words of ``inferlens ab``; ``device`` is its default device."""
-    own_words = ("depth", "python")  # of both sides
-    shared = [axis for axis in AXES if axis.name not in own_words and getattr(a, axis.name) == getattr(b, axis.name)]
-    result = []
+    per_side = ("depth", "python")  # no options of the command
+    shared = [axis for axis in AXES if axis.name not in per_side and getattr(a, axis.name) == getattr(b, axis.name)]
+    words = []
     for case in (a, b):
-        own = [word for axis in AXES if axis not in shared for word in axis.words(case)]
-        result.append(" ".join([case.backend_label, *own, case.options_label]).rstrip())
-    result += _flags(a, shared, device)
-    result += _budget_words(budget, ("iterations", "warmup", *DURATIONS, "threshold", "level"))
-    return [*result, *(["--metric", "throughput"] if budget.mode == "throughput" else [])]
-
-
-def _budget_words(budget: Budget, names: Iterable[str]) -> list[str]:
-    """Return the values of a budget that differ from the defaults, as options of a command."""
-    result, usual = list[str](), Budget()
-    for name in names:
-        if (value := getattr(budget, name)) != getattr(usual, name):
+        side_words = [word for axis in AXES if axis not in shared for word in axis.words(case)]
+        words.append(" ".join([case.backend_label, *side_words, case.options_label]).rstrip())
+    words += _flags(a, shared, device)
+    for name in ("iterations", "warmup", *DURATIONS, "threshold", "level"):
+        if (value := getattr(budget, name)) != getattr(Budget(), name):
             shown = value if isinstance(value, (int, str)) else f"{100 * value:g}%" if name in SHARES else f"{value:g}s"
-            result += [f"--{name.replace('_', '-')}", str(shown)]
-    return result
+            words += [f"--{name.replace('_', '-')}", str(shown)]
+    return [*words, *(["--metric", "throughput"] if budget.mode == "throughput" else [])]
 
 
 def bench_words(
@@ -461,29 +419,29 @@ def bench_words(
     """Return a case as words of ``inferlens bench``.
 
     Args:
-        device: as of :func:`ab_words`.
+        device: the default device of the command.
         asks: ``BACKEND.OPTION=VALUE``, ``BACKEND:VARIANT``, or ``--precision VALUE``.
-        others: whether the same is measured with every backend, without options, which are of one backend.
-        batches: sizes in the place of its own.
+        others: whether the words are for every backend, and so without options, which belong to one backend.
+        batches: batch sizes that replace that of the case.
     """
     label = next((ask for ask in asks if "=" not in ask and not ask.startswith("--")), case.backend_label)
-    options = {f"{case.backend}.{name}": value for name, value in case.options.items()}
-    settings = [f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in options.items()]
-    requested = [ask for ask in asks if "=" in ask]
-    settings = [item for item in settings if item.partition("=")[0] not in {ask.partition("=")[0] for ask in requested}]
+    options = {f"{case.backend}.{name}": str(value) for name, value in case.options.items()}
+    options |= {name: value.lower() for name, value in options.items() if value in ("True", "False")}
+    options |= dict(ask.split("=", 1) for ask in asks if "=" in ask)
     words = [] if others else ["-b", label]
     flags = [part for ask in asks if ask.startswith("--") for part in ask.split()]
     replaced = {flag.removeprefix("--") for flag in flags[::2]} | ({"batch"} if batches else set())
     words += _flags(case, [axis for axis in AXES if axis.name not in replaced], device) + flags
     words += ["--batch", ",".join(map(str, batches))] if batches else []
-    words += [] if others else [part for item in (*settings, *requested) for part in ("--option", item)]
+    for name, value in options.items() if not others else ():
+        words += ["--option", f"{name}={value}"]
     return [bare(case.model), *words]
 
 
 def command(what: str, words: Sequence[str], checkout: str = "") -> str:
     """Return the command ``what`` of a model and words to paste, which runs in the checkout if there is one.
 
-    No command can name a live module: of one, return the same call from Python, or nothing where there is none.
+    No command can name a live module. For one, return the call from Python, or nothing if there is no such call.
     """
     model, *words = words
     if not model.startswith("live:"):
@@ -507,15 +465,15 @@ def command(what: str, words: Sequence[str], checkout: str = "") -> str:
 
 def _flags(case: Case, axes: Iterable[Axis], device: str) -> list[str]:
     """Return the values of axes, weights, seed and inputs that differ from the defaults, as options of a command."""
-    result: list[str] = []
+    flags: list[str] = []
     omitted = {**{axis.name: axis.default for axis in AXES}, "precision": "fp32", "device": device, "seed": 0}
     for name in (*(axis.name for axis in axes), "weights", "calibration", "keep", "seed"):
         value = getattr(case, name)
         if value not in (None, "") and value != omitted.get(name):
-            result += [f"--{name}"] if value is True else [f"--{name}", str(value)]
+            flags += [f"--{name}"] if value is True else [f"--{name}", str(value)]
     if case.sizes and case.model.startswith(("factory:", "live:")) and not any(spec.dynamic for spec in case.inputs):
-        return result + [part for name, size in case.sizes.items() for part in ("--dim", f"{name}={size}")]
-    return result + [part for spec in case.inputs for part in ("--input", spec.text)]
+        return flags + [word for name, size in case.sizes.items() for word in ("--dim", f"{name}={size}")]
+    return flags + [word for spec in case.inputs for word in ("--input", spec.text)]
 
 
 # The reference that other cases are compared with, from words such as ``openvino fp16``.
@@ -525,14 +483,11 @@ def references(cases: Sequence[Case], usual: Set[str], named: str = "") -> dict[
     """Return the reference of every device: the plainest case that ``named`` fits, whatever the order of ``cases``."""
     candidates = fitting(cases, named) if named else list(cases)
 
-    def place(case: Case, device: str) -> tuple[Any, ...]:
+    def rank(device: str, case: Case) -> tuple[Any, ...]:
         return case.label != named, *plainness(case, device, usual), len(case.label), case.label
 
-    return {
-        device: min(candidates, key=partial(place, device=device))
-        for device in {case.device for case in cases}
-        if candidates
-    }
+    devices = {case.device for case in cases} if candidates else set()
+    return {device: min(candidates, key=partial(rank, device)) for device in devices}
 
 
 def plainness(case: Case, device: str, usual: Set[str]) -> tuple[Any, ...]:
@@ -552,9 +507,12 @@ def plainness(case: Case, device: str, usual: Set[str]) -> tuple[Any, ...]:
 
 def fitting(cases: Sequence[Case], named: str) -> list[Case]:
     """Return the cases whose words include all of ``named``. Words that only a finished case has fit every case."""
-    wanted = {word for word in words(named) if not re.search(r"[(]|\.\.", word)}
-    both = zip(cases, shown_together(cases), strict=True)
-    return [case for case, shown in both if wanted <= words(case.label) | words(shown.label) | {case.backend}]
+    wanted = {word for word in label_words(named) if not re.search(r"[(]|\.\.", word)}
+    pairs = zip(cases, shown_together(cases), strict=True)
+    return [
+        case for case, shown in pairs
+        if wanted <= label_words(case.label) | label_words(shown.label) | {case.backend}
+    ]  # fmt: skip
 
 
 def refuse_unknown(cases: Sequence[Case], named: str) -> None:
@@ -565,8 +523,8 @@ def refuse_unknown(cases: Sequence[Case], named: str) -> None:
         raise unknown(named, [case.label for case in cases])
 
 
-def words(text: str) -> set[str]:
-    """Return the words of a label, however they are written."""
+def label_words(text: str) -> set[str]:
+    """Return the words of a label in one spelling."""
     text = re.sub(r"\bbatch[ =]?(\d+)", r"batch=\1", text.replace(",", " "))
     return set(re.sub(r"\b(\d+) threads?\b", r"threads=\1", text).split())
 

@@ -25,7 +25,7 @@ from inferlens.record.display import Struct
 from inferlens.record.record import IN_TURNS, Record, card_name, machine_name
 from inferlens.spec.case import TensorSpec, bare, shown_together, sizes_of, with_batch
 from inferlens.spec.dimensions import with_names
-from inferlens.spec.plan import ab_words, command, plainness, unknown, words
+from inferlens.spec.plan import ab_words, command, label_words, plainness, unknown
 from inferlens.stats.intervals import ends
 from inferlens.units import duration, moment
 from inferlens.views.table import plain, profile_command
@@ -520,4 +520,4 @@ def _references(rows: Sequence[Row], runs: Mapping[RowKey, CaseRuns], reference:
 
 def matches_words(row: Row, phrase: str) -> bool:
     """Return whether label, name or backend contain every word of ``phrase``."""
-    return words(phrase) <= words(row.label) | words(row.name) | {row.backend.partition(":")[0]}
+    return label_words(phrase) <= label_words(row.label) | label_words(row.name) | {row.backend.partition(":")[0]}

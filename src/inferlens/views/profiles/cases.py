@@ -16,7 +16,7 @@ from inferlens.record.profile import Level, Profile, Tensor
 from inferlens.record.record import Record, machine_name
 from inferlens.record.store import LoadedProfiles, latest_profiles
 from inferlens.spec.case import QUANTIZED, bare, shown_together
-from inferlens.spec.plan import plainness, words
+from inferlens.spec.plan import label_words, plainness
 from inferlens.units import ABSENT, listing, microseconds, milliseconds, percent, plural, ratio
 from inferlens.views.table import Column, Document, Line, Table, cut_middle, plain, share
 
@@ -85,7 +85,7 @@ class ProfiledCase:
     def matches(self, phrase: str) -> bool:
         """Return whether label, name or backend contain all words of ``phrase``."""
         case = self.profile.case
-        return words(phrase) <= words(case.label) | words(self.name) | {case.backend}
+        return label_words(phrase) <= label_words(case.label) | label_words(self.name) | {case.backend}
 
 
 def _join_words(*texts: str, longest: int = 200) -> str:
