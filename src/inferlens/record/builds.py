@@ -44,7 +44,7 @@ class BuildReport(Struct, frozen=True, kw_only=True):
         gpu, compute_capability: the GPU that it was built on; empty if there was none.
         targets: compute capabilities it was built for, where they were named.
         seconds: time the builder took; that of the first time if ``cached``, that is, had been built before.
-        builds: all new builds; those that share their timings follow the others.
+        builds: all new builds; builds that share their timings follow the others.
         differences, shared_differences: layers that differ among the builds that share nothing, or their timings.
         findings: sentences on the differences between the builds; empty for a single build.
     """
@@ -116,7 +116,7 @@ class Interruption(Struct, frozen=True):
     """Python that runs between two compiled graphs, and whatever operators it calls: none of them is counted.
 
     ``graph`` is the number of the graph before it, from 0; -1 before the first. ``reason`` has the compiler's words,
-    ``place`` file and line, such as ``model.py line 7``; ``module`` is as of an :class:`Operator`.
+    ``place`` is file and line, such as ``model.py line 7``; ``module`` is as for an :class:`Operator`.
     """
 
     graph: int
@@ -147,8 +147,8 @@ class Partition(Struct, frozen=True, kw_only=True):
         graph_breaks: why the model was compiled into several graphs, in the compiler's words; ``interruptions``: the
             same, with their places.
         choices: the results of other values of ``min_block_size``; empty where they were not computed.
-        ways: number of different results, of which ``choices`` has some; 0 where they were not computed.
-        fewest: the choice with the fewest segments among those that leave an engine.
+        ways: number of different results; ``choices`` has some of them. 0 where they were not computed.
+        fewest: the choice with the fewest segments and at least one engine.
         assumed_gpu: compute capability that was assumed because there was no GPU; empty where there was one.
         note: the missing values, and why they are missing.
     """
@@ -186,12 +186,22 @@ def partition_of(segments: Sequence[Segment], **facts: Any) -> Partition:
     # Among the choices with an engine, take the fewest segments, and then the most operators in TensorRT.
     with_engines = [choice for choice in choices if choice.engines]
     fewest = min(with_engines, key=lambda choice: (choice.segments, -sum(choice.engines), choice.least), default=None)
+    breaks = (
+        Break(
+            number,
+            tuple(dict.fromkeys(operator.module for operator in segment.operators)),
+            dict(Counter(operator.name for operator in segment.operators)),
+            tuple(dict.fromkeys(operator.why for operator in segment.operators if operator.why)),
+        )
+        for number, segment in enumerate(segments)
+        if segment.runs_in == "PyTorch"
+    )
     counted_fields = {
         "operators": sum(len(segment.operators) for segment in segments),
         "in_tensorrt": sum(engines),
         "engines": engines,
         "segments": tuple(segments),
-        "breaks": tuple(_break(*segment) for segment in enumerate(segments) if segment[1].runs_in == "PyTorch"),
+        "breaks": tuple(breaks),
         "graph_breaks": (*facts.get("graph_breaks", ()), *map(str, interruptions)),
         "interruptions": interruptions,
         "choices": choices,
@@ -201,45 +211,37 @@ def partition_of(segments: Sequence[Segment], **facts: Any) -> Partition:
     return Partition(**{**facts, **counted_fields})
 
 
-def _break(number: int, segment: Segment) -> Break:
-    return Break(
-        number,
-        tuple(dict.fromkeys(operator.module for operator in segment.operators)),
-        dict(Counter(operator.name for operator in segment.operators)),
-        tuple(dict.fromkeys(operator.why for operator in segment.operators if operator.why)),
-    )
-
-
 def merged(segments: Iterable[Segment]) -> tuple[Segment, ...]:
-    """Return the segments with adjacent ones of PyTorch in one graph merged, and without empty ones."""
-    whole: list[Segment] = []
+    """Return the segments with adjacent segments of PyTorch in one graph merged, and without empty segments."""
+    results: list[Segment] = []
     for segment in segments:
-        last = whole[-1] if whole else None
+        last = results[-1] if results else None
         if last and last.runs_in == segment.runs_in == "PyTorch" and last.graph == segment.graph:
-            whole[-1] = Segment("PyTorch", (*last.operators, *segment.operators), last.graph)
+            results[-1] = Segment("PyTorch", (*last.operators, *segment.operators), last.graph)
         elif segment.operators:
-            whole.append(segment)
-    return tuple(whole)
+            results.append(segment)
+    return tuple(results)
 
 
-def choices_of(sizes: Iterable[int], own: int, evaluate: Callable[[int], Sequence[Segment]]) -> dict[str, Any]:
+def choices_of(sizes: Iterable[int], current: int, evaluate: Callable[[int], Sequence[Segment]]) -> dict[str, Any]:
     """Return ``choices`` and ``ways`` of a :class:`Partition`: the result of every ``min_block_size`` with an effect.
 
     An engine disappears when ``min_block_size`` exceeds its operators, so nothing changes between two of these numbers.
-    ``sizes`` are the sizes of the engines at 1. Values above the largest leave no engine. They are listed if ``own`` is
-    one of them. Of very many values only the largest are tried, which have the fewest segments, and ``own``.
+    ``sizes`` are the sizes of the engines at 1. Values above the largest leave no engine. They are listed if
+    ``current`` is one of them. Of very many values only the largest are tried, which have the fewest segments, and
+    ``current``.
     """
     distinct = sorted(set(sizes))
-    reaches = [(below + 1, size) for below, size in pairwise([0, *distinct])]
-    if distinct and own > distinct[-1]:
-        reaches.append((distinct[-1] + 1, own))
-    tried = [reach for reach in reaches if reach in reaches[-MOST_CHOICES:] or reach[0] <= own <= reach[1]]
+    ranges = [(smaller + 1, size) for smaller, size in pairwise([0, *distinct])]
+    if distinct and current > distinct[-1]:
+        ranges.append((distinct[-1] + 1, current))
     choices = []
-    for least, most in tried:
-        segments = evaluate(most)
-        engines = tuple(len(segment.operators) for segment in segments if segment.runs_in == "TensorRT")
-        choices.append(Choice(least, most, engines, len(segments)))
-    return {"choices": tuple(choices), "ways": len(reaches)}
+    for least, most in ranges:
+        if (least, most) in ranges[-MOST_CHOICES:] or least <= current <= most:
+            segments = evaluate(most)
+            engines = tuple(len(segment.operators) for segment in segments if segment.runs_in == "TensorRT")
+            choices.append(Choice(least, most, engines, len(segments)))
+    return {"choices": tuple(choices), "ways": len(ranges)}
 
 
 # The result of quantizing a model to a file: a :class:`Quantization`. No framework is needed to show it.
@@ -310,8 +312,8 @@ class Quantization(Struct, frozen=True, kw_only=True):
         path: the file; empty if no attempt kept the limit, so that none was written.
         best: the written file, or, if no file was written, the attempt that came nearest to the limit.
         samples: of the calibration data, that outputs were compared on.
-        size_before, size: bytes of the graph in fp32, and of what was written.
-        layers: those that were quantized, the worst first, where that was requested or needed.
+        size_before, size: bytes of the graph in fp32, and of the written file.
+        layers: the quantized layers, the worst first, if their errors were requested or needed.
         limit: the limit that it keeps, as the user wrote it, such as ``error=1e-2``; empty if none was.
         run_by: the backend and variant that ran the file; all errors and accuracies are of that run.
         not_run: why that is not the backend that it was written for; empty if it is.

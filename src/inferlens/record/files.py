@@ -1,4 +1,4 @@
-"""Files: what kind each is, atomic writing, reading of plain or packed files, and JSON that names its schema.
+"""Files: their kinds, atomic writing, reading of plain or packed files, and JSON that names its schema.
 
 The kind comes from the first kilobytes and the structure. The name is not used, and nothing is unpickled.
 """
@@ -43,7 +43,7 @@ DOWNLOAD = "download it again, and look at what the address answers"
 
 
 class FileType(Enum):
-    """A kind of file: its title in a sentence, and the command that takes such a file or what else to try."""
+    """A kind of file: its title in a sentence, and the command that takes such a file, or other advice."""
 
     ONNX = "an ONNX model", RUN
     TORCHSCRIPT = "a TorchScript module", RUN
@@ -116,46 +116,38 @@ def wrong_file(path: Path, kind: FileKind, expected: str) -> InferlensError:
     return InferlensError(f"{path} is {kind.title}.", expected=expected, hint=hint)
 
 
-def refuse_other_files(paths: Iterable[Path], right: Sequence[FileType], noun: str) -> None:
+def refuse_other_files(paths: Iterable[Path], allowed: Sequence[FileType], noun: str) -> None:
     """Raise the error of :func:`wrong_file` for the first path that is a file of none of the ``right`` kinds."""
     for path in paths:
         with suppress(OSError):
-            if path.is_file() and (kind := file_kind(path)).kind not in right:
+            if path.is_file() and (kind := file_kind(path)).kind not in allowed:
                 raise wrong_file(path, kind, expected=f"a {noun}")
+
+
+def _open(source: Path | bytes) -> IO[bytes]:
+    return source.open("rb") if isinstance(source, Path) else io.BytesIO(source)
 
 
 def file_kind(source: Path | bytes) -> FileKind:
     """Return the kind of a file, or of a file that begins with the bytes. Raises OSError if the file cannot be read."""
-    if isinstance(source, Path):
-        return _kind_of(source.open("rb"))
-    return _kind_of(io.BytesIO(source))
-
-
-def _kind_of(source: IO[bytes]) -> FileKind:
-    with source as file:
-        packing, opened = _packing(file)
-        head = _start(opened)
+    with _open(source) as file:
+        packing, unpacked = _unpacked(file)
+        head = _read_head(unpacked)
         file.seek(0)
-        if packing:
-            kind = _kind(head, io.BytesIO(head))
-            return FileKind(kind.kind, kind.detail, packing)
-        return _kind(head, file)
+        return _kind(head, io.BytesIO(head) if packing else file)._replace(packing=packing)
 
 
-def _packing(file: IO[bytes]) -> tuple[str, IO[bytes]]:
+def _unpacked(file: IO[bytes]) -> tuple[str, IO[bytes]]:
     """Return the program that a file is packed with, and the file that unpacks it."""
     start = file.read(6)
     file.seek(0)
     openers: tuple[tuple[bytes, str, Callable[[Any], Any]], ...] = (
-        (b"\x1f\x8b", "gzip", gzip.open), (b"\xfd7zXZ\0", "xz", lzma.open), (b"\x28\xb5\x2f\xfd", "zstd", _zstd),
+        (b"\x1f\x8b", "gzip", gzip.open), (b"\xfd7zXZ\0", "xz", lzma.open), (b"\x28\xb5\x2f\xfd", "zstd", _open_zstd),
     )  # fmt: skip
-    for magic, name, opener in openers:
-        if start.startswith(magic):
-            return name, opener(file)
-    return "", file
+    return next(((name, opener(file)) for magic, name, opener in openers if start.startswith(magic)), ("", file))
 
 
-def _zstd(file: IO[bytes]) -> IO[bytes]:
+def _open_zstd(file: IO[bytes]) -> IO[bytes]:
     with suppress(ImportError):
         import zstandard
 
@@ -164,13 +156,13 @@ def _zstd(file: IO[bytes]) -> IO[bytes]:
     return io.BytesIO(b"\0")  # without zstandard the content stays unknown
 
 
-def _start(file: IO[bytes]) -> bytes:
-    """Return the first bytes of a file; of a damaged one, those before the damage."""
-    parts: list[bytes] = []
+def _read_head(file: IO[bytes]) -> bytes:
+    """Return the first bytes of a file. If it is damaged, return the bytes before the damage."""
+    head = b""
     with suppress(Exception):  # every unpacker has errors of its own
-        while sum(map(len, parts)) < HEAD and (part := file.read(1 << 14)):
-            parts.append(part)
-    return b"".join(parts)
+        while len(head) < HEAD and (block := file.read(1 << 14)):
+            head += block
+    return head
 
 
 MAGIC: tuple[tuple[int, bytes, FileKind], ...] = (
@@ -193,13 +185,13 @@ MAGIC: tuple[tuple[int, bytes, FileKind], ...] = (
 def _kind(head: bytes, file: IO[bytes]) -> FileKind:
     if not head:
         return FileKind(FileType.EMPTY)
-    for place, magic, kind in MAGIC:
-        if head.startswith(magic, place):
+    for offset, magic, kind in MAGIC:
+        if head.startswith(magic, offset):
             return kind
     if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
-        return _archive(file)
+        return _archive_kind(file)
     if head[:1] == b"\x80" and head[1:2] in b"\x02\x03\x04\x05":
-        return _pickle(file)
+        return _pickle_kind(file)
     length = struct.unpack_from("<Q", head)[0] if len(head) > 8 else 0
     if 2 <= length < 1 << 30 and head[8:9] == b"{" and b"dtype" in head[:HEAD]:
         return FileKind(FileType.SAFETENSORS)
@@ -207,21 +199,15 @@ def _kind(head: bytes, file: IO[bytes]) -> FileKind:
         return FileKind(FileType.ULTRALYTICS_ENGINE)
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
     if text[:1] == b"<":
-        return _markup(text[: 1 << 13])
+        lower = text[: 1 << 13].lower()
+        return FileKind(FileType.OPENVINO if b"<net " in lower and b"version=" in lower else FileType.HTML)
     if text[:1] in (b"{", b"["):
-        return _json(text)
+        return _json_kind(text)
     if _ONNX.match(head):
         return FileKind(FileType.ONNX)
     if not text:
         return FileKind(FileType.EMPTY)
     return FileKind(FileType.UNKNOWN if b"\0" in head else FileType.DATA)
-
-
-def _markup(text: bytes) -> FileKind:
-    lower = text.lower()
-    if b"<net " in lower and b"version=" in lower:
-        return FileKind(FileType.OPENVINO)
-    return FileKind(FileType.HTML)
 
 
 # Patterns of the beginning of JSON files. A pattern is a key or a form that the writer always puts there.
@@ -236,7 +222,7 @@ _PATTERNS: tuple[tuple[FileType, re.Pattern[bytes]], ...] = (
 )
 
 
-def _json(text: bytes) -> FileKind:
+def _json_kind(text: bytes) -> FileKind:
     if schema := _SCHEMA.match(text):
         return FileKind({b"record": FileType.RECORD, b"profile": FileType.PROFILE}.get(schema[1], FileType.OWN))
     events = rb'"traceEvents"\s*:\s*\[' if text[:1] == b"{" else rb'"ph"\s*:'
@@ -254,67 +240,65 @@ def _json(text: bytes) -> FileKind:
 _ONNX = re.compile(rb"\x08[\x01-\x1f][\x12\x1a\x22\x28\x32\x3a\x42]")
 
 
-def _archive(file: IO[bytes]) -> FileKind:
+def _archive_kind(file: IO[bytes]) -> FileKind:
     import zipfile
 
     try:
         with zipfile.ZipFile(file) as archive:
-            return _zip(archive)
+            return _content_kind(archive)
     except (zipfile.BadZipFile, zlib.error, OSError, ValueError, NotImplementedError, RuntimeError, EOFError):
         return FileKind(FileType.DAMAGED)
 
 
-def _zip(archive: zipfile.ZipFile) -> FileKind:
+def _content_kind(archive: zipfile.ZipFile) -> FileKind:
     names = archive.namelist()
 
-    def parts(pattern: str) -> list[str]:
+    def members(pattern: str) -> list[str]:
         return [name for name in names if re.search(pattern, f"/{name}")]
 
-    programs = parts(r"/models/[^/]+\.json$|/serialized_exported_program\.json$")
-    if not programs and parts(r"/aotinductor/"):
+    def content(name: str) -> bytes:
+        with archive.open(name) as member:
+            return member.read(LARGEST_PART)
+
+    programs = members(r"/models/[^/]+\.json$|/serialized_exported_program\.json$")
+    if not programs and members(r"/aotinductor/"):
         return FileKind(FileType.OTHER_MODEL, "an AOTInductor package, which is native code for one kind of machine")
-    if programs or parts(r"/archive_format$"):
-        compiled = any(b"torch.ops.tensorrt" in _part(archive, name) for name in programs)
+    if programs or members(r"/archive_format$"):
+        compiled = any(b"torch.ops.tensorrt" in content(name) for name in programs)
         return FileKind(FileType.TORCH_TENSORRT, COMPILED_PROGRAM) if compiled else FileKind(FileType.EXPORTED)
-    if parts(r"/constants\.pkl$") and parts("/code/"):
-        compiled = any(b"torch.classes.tensorrt" in _part(archive, name) for name in parts(r"/code/.*\.py$"))
+    if members(r"/constants\.pkl$") and members("/code/"):
+        compiled = any(b"torch.classes.tensorrt" in content(name) for name in members(r"/code/.*\.py$"))
         return FileKind(FileType.TORCH_TENSORRT if compiled else FileType.TORCHSCRIPT)
-    if pickles := parts(r"/data\.pkl$"):
-        return _pickle(io.BytesIO(_part(archive, pickles[0])))
+    if pickles := members(r"/data\.pkl$"):
+        return _pickle_kind(io.BytesIO(content(pickles[0])))
     if names and all(name.endswith(".npy") for name in names):
         return FileKind(FileType.DATA, "arrays of NumPy (.npz)")
     return FileKind(FileType.ARCHIVE)
 
 
-def _part(archive: zipfile.ZipFile, name: str) -> bytes:
-    with archive.open(name) as part:
-        return part.read(LARGEST_PART)
-
-
 # A pickle is named by its opcodes. Nothing is imported or called.
 
-LEGACY = 0x1950A86A20F9469CFC6C  # the pickle that torch.save put before all others until PyTorch 1.6
+LEGACY = 0x1950A86A20F9469CFC6C  # the number in the first pickle of files that torch.save wrote before PyTorch 1.6
 _DICTS = ("collections OrderedDict", "collections defaultdict")
 _TENSORS = ("torch._utils _rebuild_", "torch._tensor _rebuild", "torch.serialization _get_layout")
 
 
-def _pickle(file: IO[bytes]) -> FileKind:
-    """Return the kind of a pickle; behind the header of an old ``torch.save`` that of the next one."""
-    names, texts, begin = _words_of(file)
+def _pickle_kind(file: IO[bytes]) -> FileKind:
+    """Return the kind of a pickle. An old file of ``torch.save`` has three headers before the pickle that counts."""
+    names, texts, begin = _read_pickle_words(file)
     if begin == LEGACY:
-        names, texts, begin = [_words_of(file) for _ in range(3)][-1]
+        names, texts, begin = [_read_pickle_words(file) for _ in range(3)][-1]
     is_dict = begin == "EMPTY_DICT" or names[:1] in ([name] for name in _DICTS)
     if {"_modules", "_parameters"} <= texts:
         return FileKind(FileType.MODULE, "a checkpoint with a pickled module" if is_dict else "")
     if is_dict and {"segments", "device_traces"} <= texts:
         return FileKind(FileType.MEMORY_SNAPSHOT)
-    has_tensors = any(name.startswith(_TENSORS) for name in names)
-    if has_tensors:
+    if any(name.startswith(_TENSORS) for name in names):
         return FileKind(FileType.WEIGHTS) if is_dict else FileKind(FileType.PICKLE, "a pickle of tensors without names")
     return FileKind(FileType.PICKLE)
 
 
-def _words_of(file: IO[bytes]) -> tuple[list[str], set[str], object]:
+def _read_pickle_words(file: IO[bytes]) -> tuple[list[str], set[str], object]:
     """Return the functions and classes of a pickle, its texts, and its first number or else its first opcode."""
     import pickletools  # which few files need, and every command would load
 
@@ -334,12 +318,12 @@ def _words_of(file: IO[bytes]) -> tuple[list[str], set[str], object]:
     return names, {*texts}, begin
 
 
-PACKED = ("", ".gz", ".xz")  # what may stand behind the name of a file that is read by read_unpacked
+PACKED = ("", ".gz", ".xz")  # endings of the files that read_unpacked reads
 Form = TypeVar("Form")
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file atomically: also after a crash it has its old content or all of the new."""
+    """Write a file atomically. After a crash it has either all of its old content or all of the new."""
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -379,21 +363,22 @@ def read_unpacked(path: Path) -> bytes:
 
 
 def plain_or_packed(path: Path) -> Path:
-    """Return the file of that name, or the packed one; the plain name where there is none."""
-    every = (path.with_name(path.name + end) for end in PACKED)
-    return next((file for file in every if file.is_file()), path)
+    """Return the plain or the packed file, whichever exists; ``path`` if none does."""
+    candidates = (path.with_name(path.name + ending) for ending in PACKED)
+    return next((file for file in candidates if file.is_file()), path)
 
 
 def files_under(folder: Path, pattern: str) -> list[Path]:
     """Return all paths below a folder whose names fit ``pattern``, plain or packed, in order."""
-    fit = [pattern + end for end in PACKED]
-    walked = ((where, name) for where, folders, names in os.walk(folder) for name in (*folders, *names))
-    return sorted(Path(where, name) for where, name in walked if any(fnmatchcase(name, item) for item in fit))
+    entries = ((parent, name) for parent, folders, names in os.walk(folder) for name in (*folders, *names))
+    return sorted(
+        Path(parent, name) for parent, name in entries if any(fnmatchcase(name, pattern + ending) for ending in PACKED)
+    )
 
 
 @contextmanager
 def open_locked(path: Path) -> Iterator[IO[str]]:
-    """Open a file to read and append, once no other process has it open so."""
+    """Open a file to read and append, and lock it. Wait until no other process has it locked."""
     import fcntl  # not on Windows, where results can be viewed
 
     with open(path, "a+", encoding="utf-8") as file:
@@ -407,7 +392,7 @@ def sha256(*parts: Path | bytes) -> str:
     """Return the hash of files or their content, one after the other."""
     digest = hashlib.sha256()
     for part in parts:
-        with part.open("rb") if isinstance(part, Path) else io.BytesIO(part) as file:
+        with _open(part) as file:
             while block := file.read(1 << 22):
                 digest.update(block)
     return digest.hexdigest()
@@ -422,9 +407,8 @@ def decode_json(data: bytes, form: type[Form], schema: str, noun: str) -> Form:
     try:
         actual = msgspec.json.decode(data, type=_Tag).schema
         if actual != schema:
-            raise InferlensError(
-                f"The {noun} has schema '{actual}'.", expected=schema, hint="a version of inferlens that knows it"
-            )
+            hint = "a version of inferlens that knows it"
+            raise InferlensError(f"The {noun} has schema '{actual}'.", expected=schema, hint=hint)
         return msgspec.json.decode(data, type=form)
     except (msgspec.DecodeError, RecursionError) as error:
         raise InferlensError(f"This is not a {noun}: {error}.", expected=f"JSON with schema {schema}") from error

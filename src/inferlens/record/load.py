@@ -1,4 +1,4 @@
-"""Load tests as data: traffic and deployments as a person writes them, and what was measured.
+"""Load tests as data: traffic and deployments as a person writes them, and the measurements.
 
 ``--arrivals bursts=8`` and ``--batching max=16,wait=2ms`` are read here.
 """
@@ -109,7 +109,7 @@ class GroupRun(Struct, frozen=True, kw_only=True):
 
 
 class LoadRun(Struct, frozen=True, kw_only=True):
-    """The traffic of one rate, or of some clients, and what became of its requests. Times are in seconds.
+    """The traffic of one rate, or of some clients, and the outcome of its requests. Times are in seconds.
 
     The requests of the start are not counted.
     """
@@ -155,7 +155,7 @@ class LoadgenVerdict(Struct, frozen=True, kw_only=True):
 
     scenario: str
     valid: bool
-    reason: str = ""  # what an invalid run did not satisfy
+    reason: str = ""  # the conditions that an invalid run did not satisfy
     at_limit: float | None  # the latency at the quantile of the limit, by its log
     rate: float | None  # samples per second
     logs: str  # their folder
@@ -178,7 +178,7 @@ class LoadRecord(Struct, frozen=True, kw_only=True):
     deployment: Deployment  # as requested, or with smaller batches, which were chosen
     search: bool = False  # whether the batching is searched, up to the requested one
     seconds: float = 5.0  # of the traffic of each rate
-    rates: tuple[float, ...] = ()  # with clients: what to measure; without both it is the capacity at the limit
+    rates: tuple[float, ...] = ()  # the rates to measure; without rates and clients, the capacity is measured
     clients: tuple[int, ...] = ()
     arrivals: Arrivals = Arrivals()
     mix: Mix = Mix()

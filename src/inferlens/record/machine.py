@@ -26,7 +26,7 @@ class GpuSamples(Struct, frozen=True, kw_only=True):
     Attributes:
         energy: joules since the first sample, of the whole board, from NVML's counter.
         sm_clock, temperature: hertz, and degrees Celsius of the GPU's core.
-        reasons: NVML's clocks event reasons as a bit mask: why the clocks are what they are.
+        reasons: NVML's clocks event reasons as a bit mask.
         utilisation: share of NVML's last sampling period (1/6 to 1 s) in which any kernel ran, 0 to 1.
         memory_used: bytes in use on the whole device, by whomever.
     """
@@ -96,7 +96,7 @@ class MachineLog(Struct, frozen=True, kw_only=True):
         gpu, processes, cpu: the samples; ``None`` where there are none at all.
         cpus: how many logical CPUs the case may use.
         before: the GPU before the case's process started.
-        peak_memory_used, peak_case_memory: the largest of all samples ever taken, also of those that are not kept.
+        peak_memory_used, peak_case_memory: the largest of all samples, also of samples that are not kept.
         absent: the missing values, and why they are missing.
     """
 
@@ -177,12 +177,10 @@ class Energy(Struct, frozen=True, kw_only=True):
 
 
 def peak_device_memory(log: MachineLog, *, shared: bool = False) -> tuple[int, str] | None:
-    """Return the bytes of the largest device memory of a case's process in a sample, and what they count.
-
-    ``None`` where NVML has no value.
+    """Return the largest device memory of a case's process in bytes, and its basis; ``None`` if NVML has no value.
 
     It counts everything that the process holds on the device: context, code, workspaces, and the cache of an allocator.
-    A peak that is shorter than the time between two samples is missed. For a device that is ``shared`` with other cases
+    A peak that is shorter than the time between two samples is missed. If other cases use the device, too, (``shared``)
     NVML must name the processes.
     """
     if log.peak_case_memory:

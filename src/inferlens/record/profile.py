@@ -1,8 +1,8 @@
 """The distribution of a case's time: a :class:`Profile`, one for a case and level, and its JSON form.
 
 A profile is data, frozen, and holds the times of every run; sums, shares and intervals are computed on demand.
-Times are seconds, sizes are bytes. Timing and profiling never share a run: what an instrumented call takes is kept
-here as ``whole``, what an unprofiled one takes is the latency of the record that ``record`` names.
+Times are seconds, sizes are bytes. Timing and profiling never share a run: ``whole`` has the times of instrumented
+calls, and the record that ``record`` names has the latencies of calls without profiling.
 """
 
 from __future__ import annotations
@@ -40,8 +40,7 @@ class TimedPart(Struct, frozen=True, kw_only=True):
         kind: its kind in the backend's words, such as ``Conv`` or ``Reorder``; ``kernel``, ``copy`` or ``fill``.
         modules: paths of the modules that it came from, in the order of execution; several where modules were fused,
             none if unknown. The model itself is the empty path.
-        times: seconds per run, in order: of all its calls in that run, and of itself alone, without layers that it
-            contains.
+        times: seconds per run, in order: of all its calls in that run, without the layers that it contains.
         begins: start of its first call in every run, in seconds since the run began; empty if unknown.
     """
 
@@ -74,11 +73,11 @@ class Kernel(TimedPart, frozen=True, kw_only=True):
 
     Attributes:
         layer: the layer that it belongs to; ``operator``: the ATen operator that launched it; empty if unknown.
-        grid, block: blocks of a grid, threads of a block; empty for what is no kernel.
+        grid, block: blocks of a grid, threads of a block; empty for copies and fills.
         registers: per thread; ``shared_memory``: per block, in bytes.
         occupancy: share of a multiprocessor's threads that the kernel's blocks can take, 0 to 1 (theoretical).
         achieved: an estimate of that share while it ran, which no kernel with few blocks reaches.
-        tensor_cores: whether it used them, as its name tells; ``None`` where the name does not tell.
+        tensor_cores: whether it used them, by its name; ``None`` if the name does not say.
     """
 
     kind: str = "kernel"
@@ -177,7 +176,7 @@ class Profile(Struct, frozen=True, kw_only=True):
     warnings: tuple[Warning, ...] = ()
 
     def __repr__(self) -> str:
-        """Return the case in a line: its numbers are thousands."""
+        """Return the case in a line, instead of thousands of numbers."""
         return f"<Profile of {self.model.name}, {self.case.label}: {len(self.parts)} {self.level}s, {self.status}>"
 
     @property
@@ -247,9 +246,9 @@ class OperatorWork(Struct, frozen=True, kw_only=True):
     Attributes:
         module: the path of the module whose own operator it is.
         operator: its name, such as ``aten.addmm``.
-        flops: as of a module; ``weights``: bytes of the parameters and buffers that it reads.
-        inputs: bytes of the activations that it reads; ``outputs``: those that it writes and others read.
-        sources: of ``inputs``, the bytes from other operators, by their places from 0 among all of them.
+        flops: as for a module; ``weights``: bytes of the parameters and buffers that it reads.
+        inputs: bytes of the activations that it reads; ``outputs``: of those that it writes and others read.
+        sources: of ``inputs``, the bytes from other operators, by their indices among all operators.
         returned: of ``outputs``, the bytes that the model returns.
     """
 
@@ -285,7 +284,7 @@ class Ceilings(Struct, frozen=True, kw_only=True):
 
     Attributes:
         bandwidth: bytes per second that a copy within its memory reads and writes together.
-        cached: the same of a copy that stays in its caches; 0 where it was not measured.
+        cached: the same for a copy that stays in its caches; 0 if it was not measured.
         cache: bytes of its last cache; 0 if unknown.
         rates: floating-point operations per second of matrix products and convolutions, by precision (``tf32`` too).
         basis: the measured operation and its library.

@@ -19,13 +19,13 @@ from inferlens.record.machine import Energy, MachineLog, Marks
 from inferlens.spec.case import Budget, Case, TensorSpec
 
 SCHEMA = "inferlens.record/1"
-AGREEMENT = "agreement"  # the accuracy of samples without labels: answers that are those of the reference
+AGREEMENT = "agreement"  # the accuracy of samples without labels: the share of answers that equal the reference's
 IN_TURNS = "in turns with"  # the fact that names the other of two cases that took turns on the machine
-MEMORY_APART = "memory of a process that did not export"  # a fact: it is not of the process that was timed
+MEMORY_APART = "memory of a process that did not export"  # a fact: another process than the timed one had the memory
 KERNEL_FAMILIES = "kernel families"  # the fact with the share of the GPU time per kind of kernel
 CUT_SHORT = "cut short"  # the fact of a case of a race that was interrupted before its second round
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-EMPTY_KERNEL = "empty kernel"  # the fact with the ``gpu_seconds`` that the clock tells of a kernel that does nothing
+EMPTY_KERNEL = "empty kernel"  # the fact with the ``gpu_seconds`` that the clock measures for a kernel without work
 
 Status = Literal["ok", "failed", "timed out", "out of memory", "crashed", "unsupported"]
 PhaseName = Literal["load", "export", "quantize", "build", "first inference", "warm-up", "steady state", "accuracy"]
@@ -38,11 +38,11 @@ class Measurement(Struct, frozen=True, kw_only=True):
 
     Attributes:
         metric: the quantity. ``latency``: host time from the call to its outputs being ready, nothing else in
-            flight. ``warm-up``: the same of the calls before the first sample. ``enqueue time``: host time until the
+            flight. ``warm-up``: the same for the calls before the first sample. ``enqueue time``: host time until the
             call returned. ``GPU time``: between two events on the stream around the call. ``H2D time``, ``compute
             time``, ``D2H time``: of the GPU time the copies in, the inference alone and the copies out, where a call
             begins and ends on the host. ``throughput``: calls per second of one window of back-to-back calls.
-        samples: the raw samples; ``None`` for one that was no finite number.
+        samples: the raw samples; ``None`` for a sample that was no finite number.
         in_flight: calls in flight at a time; ``None`` where calls were enqueued without waiting.
         begins: start times of the samples, as in ``Record.machine``; empty if another metric of these calls has them.
         calls: calls in one sample: 1, or those of a window.
@@ -88,13 +88,13 @@ class Agreement(Struct, frozen=True, kw_only=True):
         rel_l2: Euclidean norm of the difference over that of the reference, the worst output's.
         cosine: cosine of the angle between the two, the worst output's.
         top1: share of rows whose largest element is in the same place; ``None`` where outputs are no classes.
-        tolerance: the largest ``rel_l2`` accepted, given the case's precision; ``None`` where nothing was checked, and
-            of what is quantized where its accuracy says more.
+        tolerance: the largest ``rel_l2`` accepted, given the case's precision; ``None`` if nothing was checked, or if
+            the accuracy of a quantized model decides.
         agrees: whether the outputs are right; ``None`` where it could not be checked.
         reason: why they are wrong, or could not be checked.
-        behavior: what two calls of the reference with the same inputs show of the model, a clause of evidence by kind;
-            empty of a model that is deterministic.
-        state: of a model that keeps state, whether the case's second call shows it (``kept``) or not (``lost``).
+        behavior: evidence from two calls of the reference with the same inputs, a clause by kind; empty for a
+            deterministic model.
+        state: for a model that keeps state, whether the case's second call shows it (``kept``) or not (``lost``).
     """
 
     reference: str
@@ -120,12 +120,12 @@ class Accuracy(Struct, frozen=True, kw_only=True):
     Attributes:
         metric: ``top-1`` where samples have labels; ``agreement`` with the reference's classes where they have none; or
             the name of the user's function.
-        values: one per sample, more is better: of ``top-1`` and ``agreement`` 1 for a hit and 0 for a miss; or a
-            single number, where the user's function gives no more.
-        reference: the name of the reference; empty where there is none in fp32.
-        reference_values: those of the reference, sample by sample; empty where there is none, and of ``agreement``.
+        values: one per sample, more is better; for ``top-1`` and ``agreement`` 1 for a hit and 0 for a miss. A user's
+            function may give a single number.
+        reference: the name of the reference; empty if there is none in fp32.
+        reference_values: the values of the reference, sample by sample; empty without one, and for ``agreement``.
         top5, reference_top5: shares of samples whose label is among the five largest of more than ten classes.
-        commonest: of ``top-1``, the share of samples that have the commonest label.
+        commonest: for ``top-1``, the share of samples that have the commonest label.
     """
 
     data: str
@@ -159,7 +159,7 @@ class Memory(Struct, frozen=True, kw_only=True):
 
 
 class Gpu(Struct, frozen=True, kw_only=True):
-    """One GPU of the machine; ``power_limit`` in watts, as the driver held the board to when the command began."""
+    """One GPU of the machine; ``power_limit`` is the driver's limit in watts when the command began."""
 
     name: str
     memory: int | None = None
@@ -189,15 +189,15 @@ class Environment(Struct, frozen=True, kw_only=True):
 
     def same_as(self, environment: Environment) -> bool:
         """Return whether nothing differs. The order of the GPUs does not matter."""
-        gpus = (sorted(one.gpus, key=lambda gpu: gpu.uuid) for one in (self, environment))
-        return next(gpus) == next(gpus) and msgspec.structs.replace(self, gpus=environment.gpus) == environment
+        first, second = (sorted(place.gpus, key=lambda gpu: gpu.uuid) for place in (self, environment))
+        return first == second and msgspec.structs.replace(self, gpus=environment.gpus) == environment
 
 
 RANDOM_WEIGHTS = "Its weights are random; --weights FILE measures and keeps your own."
 
 
 class ModelFacts(Struct, frozen=True, kw_only=True):
-    """The model as it was run: its actual inputs and what identifies its weights."""
+    """The model as it was run: its actual inputs, and the source and the hash of its weights."""
 
     name: str
     inputs: tuple[TensorSpec, ...] = ()
@@ -287,15 +287,15 @@ class Record(Struct, frozen=True, kw_only=True):
             msgspec.structs.force_setattr(self, "environment", msgspec.structs.replace(self.environment, gpus=gpus))
 
     def __repr__(self) -> str:
-        """Return the case in a line; ``print(record)`` and notebooks would show thousands of numbers else."""
+        """Return the case in a line, instead of thousands of numbers."""
         return f"<Record of {self.model.name}, {self.case.label}: {self.reason or self.status}>"
 
     def measurement(self, metric: Metric) -> Measurement | None:
         """Return the measurement of ``metric``; ``None`` if it was not measured."""
-        return next((m for m in self.measurements if m.metric == metric), None)
+        return next((measurement for measurement in self.measurements if measurement.metric == metric), None)
 
     def samples(self, metric: Metric) -> tuple[float, ...]:
-        """Return the raw samples of ``metric``, with NaN for what is no finite number; empty if it was not measured."""
+        """Return the raw samples of ``metric``, NaN where one was not finite; empty if it was not measured."""
         measurement = self.measurement(metric)
         return measurement.values if measurement else ()
 
@@ -336,17 +336,12 @@ def json_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": SCHEMA, **schema}
 
 
-def machine_kind(environment: Environment) -> str:
-    """Return the kind of machine: CPU, number of usable threads, GPUs."""
-    cpu = environment.cpu or "unknown CPU"
-    threads = f", {environment.cpu_threads} threads" if environment.cpu_threads else ""
-    return " + ".join([cpu + threads, *(gpu.name for gpu in environment.gpus)])
-
-
 def machine_name(environment: Environment) -> str:
-    """Return the name of a machine: its kind, the card in use (two of one kind differ), and the driver."""
+    """Return the name of a machine: CPU, usable threads, GPUs, the card in use (two of one kind differ), driver."""
+    threads = f", {environment.cpu_threads} threads" if environment.cpu_threads else ""
+    kind = " + ".join([f"{environment.cpu or 'unknown CPU'}{threads}", *(gpu.name for gpu in environment.gpus)])
     driver = f"driver {environment.driver}" if environment.driver else ""
-    return ", ".join(filter(None, [machine_kind(environment), card_name(environment), driver]))
+    return ", ".join(filter(None, [kind, card_name(environment), driver]))
 
 
 def card_name(environment: Environment) -> str:

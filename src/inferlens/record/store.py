@@ -85,11 +85,9 @@ def lock_folder(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise InferlensError(
-                f"Another run measures into {folder}.",
-                expected="one run at a time, because two disturb each other",
-                hint="wait for it, or --output with another folder",
-            ) from error
+            expected = "one run at a time, because two disturb each other"
+            hint = "wait for it, or --output with another folder"
+            raise InferlensError(f"Another run measures into {folder}.", expected=expected, hint=hint) from error
         except OSError:
             pass  # of a file system without locks
         yield
@@ -125,9 +123,9 @@ class LoadedRecords:
 
 
 def as_paths(paths: Iterable[Paths]) -> list[Path]:
-    """Return paths that are given one by one, in lists, or both."""
+    """Return a list of paths, which are given one by one, in lists, or both."""
     lists = ([path] if isinstance(path, (str, PathLike)) else path for path in paths)
-    return [Path(path) for item in lists for path in item]
+    return [Path(path) for group in lists for path in group]
 
 
 def load_records(*paths: Paths, profiled: bool = False) -> LoadedRecords:
@@ -141,15 +139,18 @@ def load_records(*paths: Paths, profiled: bool = False) -> LoadedRecords:
     """
     problems: list[str] = []
     loaded = read_all(as_paths(paths), RECORD, read_record, problems, noun="record", hint="inferlens bench")
-    first: dict[str, tuple[Record, Path]] = {}
+    records: dict[str, Record] = {}
+    folders: dict[str, Path] = {}
     for file, record in loaded.items():
-        first.setdefault(record.id, (record, file.parent))
+        records.setdefault(record.id, record)
+        folders.setdefault(record.id, file.parent)
     if not profiled:
-        once = {name for name, (_, folder) in first.items() if any(folder.glob(f"{PROFILE}*"))}
-        benched = {record.case.model for name, (record, _) in first.items() if name not in once}
-        first = {name: item for name, item in first.items() if name not in once or item[0].case.model not in benched}
-    records = sorted((record for record, _ in first.values()), key=lambda record: record.created)
-    return LoadedRecords(records, {name: folder for name, (_, folder) in first.items()}, problems)
+        from_profiles = {name for name in records if any(folders[name].glob(f"{PROFILE}*"))}
+        benched = {record.case.model for name, record in records.items() if name not in from_profiles}
+        for name in from_profiles:
+            if records[name].case.model in benched:
+                del records[name], folders[name]
+    return LoadedRecords(sorted(records.values(), key=lambda record: record.created), folders, problems)
 
 
 def read_record(file: Path) -> Record:
@@ -167,14 +168,14 @@ def read_all(
 ) -> dict[Path, T]:
     """Return the content of the files under ``paths`` whose names fit.
 
-    ``problems`` gets a sentence for every file that cannot be read. Raises InferlensError where a path does not exist
-    or nothing can be read; ``noun`` and ``hint`` are for the message.
+    ``problems`` gets a sentence for every file that cannot be read. Raises InferlensError if a path does not exist or
+    nothing can be read; ``noun`` and ``hint`` are for its message.
     """
-    files = _files_under(paths, pattern, noun, hint)
-    contents = {file: one for file in files if (one := read_one(file, read, problems)) is not None}
+    files = _expand(paths, pattern, noun, hint)
+    contents = {file: content for file in files if (content := read_one(file, read, problems)) is not None}
     if not contents:
-        right = {"record": FileType.RECORD, "profile": FileType.PROFILE}.get(noun, FileType.OWN)
-        refuse_other_files(paths, [right], noun)
+        expected = {"record": FileType.RECORD, "profile": FileType.PROFILE}.get(noun, FileType.OWN)
+        refuse_other_files(paths, [expected], noun)
         what = f"There is no {noun} in {', '.join(map(str, paths))}. {' '.join(problems)}"
         raise InferlensError(what.strip(), hint=hint)
     return contents
@@ -189,15 +190,15 @@ def read_one(file: Path, read: Callable[[Path], T], problems: list[str]) -> T | 
     return None
 
 
-def _files_under(paths: Iterable[Path], pattern: str, noun: str, hint: str) -> Iterator[Path]:
+def _expand(paths: Iterable[Path], pattern: str, noun: str, hint: str) -> Iterator[Path]:
     """Yield the files under folders that fit, plain or packed, in order. Yield other paths as they are."""
     for path in paths:
         if not path.exists():
             expected = f"a folder with {noun}s, such as results/resnet18"
             hint = paths_like(path, folders=True) or hint
             raise InferlensError(f"{path} does not exist.", expected=expected, hint=hint)
-        every = files_under(path, pattern) if path.is_dir() else [path]
-        yield from [file for file in every if not is_of_tuning(file, path)] or every
+        files = files_under(path, pattern) if path.is_dir() else [path]
+        yield from [file for file in files if not is_of_tuning(file, path)] or files
 
 
 def is_of_tuning(file: Path, path: Path) -> bool:
@@ -229,8 +230,8 @@ def discard_if_interrupted(*folders: Path) -> Iterator[None]:
 # Reading is lenient: a file that is no profile is a problem in the answer, and the others are shown. The
 # latest profile of a case, level and machine counts.
 #
-# Profiles of engines come with two files for scripts: ``trt_layer_latency.json`` has the milliseconds of every run
-# by a layer's name, ``trt_engine_info.json`` what the engine's inspector says, and the names of its inputs and outputs.
+# Profiles of engines come with two files for scripts: ``trt_layer_latency.json`` has the milliseconds of every run by a
+# layer's name, ``trt_engine_info.json`` has the report of the engine's inspector, and the names of inputs and outputs.
 
 PROFILES = "profile-*.json"
 LATENCY = "trt_layer_latency.json"
@@ -254,8 +255,8 @@ class LoadedProfiles(Displayed, Sequence[Profile]):
     def __len__(self) -> int:
         return len(self.profiles)
 
-    def __getitem__(self, place: Any) -> Any:
-        return self.profiles[place]
+    def __getitem__(self, index: Any) -> Any:
+        return self.profiles[index]
 
     def __repr__(self) -> str:
         models = listing(list(dict.fromkeys(profile.model.name for profile in self.profiles)))
@@ -285,10 +286,8 @@ def engine_files(profile: Profile) -> dict[str, bytes]:
         name = next(name for name in names if name not in latency)
         latency[name] = [round(time * 1e3, 9) for time in layer.times]
     bindings = profile.facts.get(BINDINGS)
-    information = {
-        "Layers": [layer.details[INSPECTOR] for layer in layers],
-        "Bindings": bindings if isinstance(bindings, list) else [],
-    }
+    bindings = bindings if isinstance(bindings, list) else []
+    information = {"Layers": [layer.details[INSPECTOR] for layer in layers], "Bindings": bindings}
     files = {LATENCY: latency, INFORMATION: information} if layers else {}
     return {name: msgspec.json.format(msgspec.json.encode(data), indent=4) + b"\n" for name, data in files.items()}
 
@@ -296,8 +295,7 @@ def engine_files(profile: Profile) -> dict[str, bytes]:
 def load_profiles(*paths: Paths, hint: str = PROFILES_HINT) -> LoadedProfiles:
     """Return every profile under ``paths``: profile files, or folders at any height above them.
 
-    Raises InferlensError if a path does not exist or there is no profile under any of them. ``hint`` goes into the
-    error.
+    Raises InferlensError, with the ``hint``, if a path does not exist or there is no profile under any of them.
     """
     problems: list[str] = []
     profiles: dict[str, Profile] = {}
@@ -310,7 +308,7 @@ def load_profiles(*paths: Paths, hint: str = PROFILES_HINT) -> LoadedProfiles:
             record = read_one(path, read_record, problems) if path.exists() else None
             if record and (record.id, record.case) == (profile.record, profile.case):
                 records[profile.id] = record
-    return LoadedProfiles(sorted(profiles.values(), key=lambda one: one.created), records, problems)
+    return LoadedProfiles(sorted(profiles.values(), key=lambda profile: profile.created), records, problems)
 
 
 def _read_profile(file: Path) -> Profile:
@@ -318,10 +316,10 @@ def _read_profile(file: Path) -> Profile:
 
 
 def latest_profiles(profiles: Sequence[Profile]) -> list[Profile]:
-    """Return the last profile of a case, level and machine, at the place of the first one."""
+    """Return the last profile of each case, level and machine, in the order of their first profiles."""
     latest: dict[tuple[str, str, str], Profile] = {}
-    for one in sorted(profiles, key=lambda one: one.created):
-        latest[one.case.digest, machine_name(one.environment), one.level] = one
+    for profile in sorted(profiles, key=lambda profile: profile.created):
+        latest[profile.case.digest, machine_name(profile.environment), profile.level] = profile
     return list(latest.values())
 
 
@@ -350,10 +348,16 @@ def find_log(loaded: LoadedRecords, named: str) -> Log:
     do.
     """
     wanted = set(named.replace(",", " ").split())
-    latest = {record.case.digest: record for record in loaded.records if wanted and wanted <= _words(loaded, record)}
+
+    def fits(record: Record) -> bool:
+        case = record.case
+        names = (case.label, case.backend, case.model, short_name(case.model), loaded.folders[record.id].name)
+        return bool(wanted) and wanted <= {word for name in names for word in name.split()}
+
+    latest = {record.case.digest: record for record in loaded.records if fits(record)}
     exact = [record for record in latest.values() if record.case.label == named.strip()]
     failed = [record for record in latest.values() if record.status != "ok"]
-    record = next((item[0] for item in (exact, list(latest.values()), failed) if len(item) == 1), None)
+    record = next((matches[0] for matches in (exact, list(latest.values()), failed) if len(matches) == 1), None)
     if record is None:
         all_labels = dict.fromkeys(record.case.label for record in (latest.values() or loaded.records))
         labels = ", ".join(map(repr, list(all_labels)[:8])) + (" ..." if len(all_labels) > 8 else "")
@@ -368,28 +372,22 @@ def find_log(loaded: LoadedRecords, named: str) -> Log:
     return Log(record, plain_text("\n".join(lines[-MOST_LINES:])), path, len(lines) > MOST_LINES)
 
 
-def _words(loaded: LoadedRecords, record: Record) -> set[str]:
-    case = record.case
-    names = (case.label, case.backend, case.model, short_name(case.model), loaded.folders[record.id].name)
-    return {word for name in names for word in name.split()}
-
-
 def plain_text(text: str) -> str:
     """Return text without colors, overwritten progress bars and other control sequences of a terminal."""
     lines = _COLOURS.sub("", text).split("\n")
     return printable("\n".join(line.rstrip("\r").rpartition("\r")[2].replace("\t", "    ") for line in lines)).rstrip()
 
 
-# A merge copies the records of several folders into one store, bytes unchanged. A record with an id that is there
-# already is not copied again. Another record of the same case gets ``<case>@2``. The record is copied after all other
-# files of its folder, so a folder of a merge that was cut short has no record. No link is followed.
+# A merge copies the records of several folders into one store, bytes unchanged. A record whose id the store has is not
+# copied again. Another record of the same case gets ``<case>@2``. The record is copied after all other files of its
+# folder, so the folder of an interrupted copy has no record. No link is followed.
 
 HINT = "-o with another folder"
 
 
 @dataclass
 class MergeReport:
-    """The result of a merge: numbers of ``new`` and ``present`` records, and what was left out."""
+    """The result of a merge: numbers of ``new`` and ``present`` records, and sentences about omitted files."""
 
     new: int = 0
     present: int = 0
@@ -408,13 +406,17 @@ def merge(sources: Sequence[Path], output: Path, *, artefacts: bool = True) -> M
     merged = MergeReport()
     ids = {record.id for _, record in _records_below(output, MergeReport())} if output.exists() else set()
     try:
-        for file, record in (one for source in sources for one in _records_below(source, merged, output.resolve())):
+        below = (pair for source in sources for pair in _records_below(source, merged, output.resolve()))
+        for file, record in below:
             if record.id in ids:
                 merged.present += 1
                 continue
             folder = claim_folder(output / safe_name(record.model.name), safe_name(record.case.folder), HINT)
             with discard_if_interrupted(folder):
-                _copy(file, folder, merged, artefacts)
+                for path in [*_files_beside(file, merged, artefacts), file]:
+                    target = folder / path.relative_to(file.parent)
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copyfile(path, target)
             merged.new += 1
             ids.add(record.id)
         if not (merged.new or merged.present or ids):
@@ -426,23 +428,15 @@ def merge(sources: Sequence[Path], output: Path, *, artefacts: bool = True) -> M
     return merged
 
 
-def _copy(record_file: Path, folder: Path, merged: MergeReport, artefacts: bool) -> None:
-    """Copy a record and what lies beside it into a new folder."""
-    for path in [*_files_beside(record_file, merged, artefacts), record_file]:
-        target = folder / path.relative_to(record_file.parent)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, target)
-
-
 def _copy_quantizations(sources: Sequence[Path], output: Path, merged: MergeReport) -> None:
     """Copy the newest quantization of every model and name."""
     for file in (path for source in sources for path in files_under(source, QUANTIZATIONS)):
-        place = output / file.resolve().parent.name / file.name
+        target = output / file.resolve().parent.name / file.name
         if not read_one(file, lambda path: read_quantization(_plain_file(path)), merged.problems):
             continue
-        if not place.exists() or place.stat().st_mtime < file.stat().st_mtime:
-            make_folder(place.parent, HINT)
-            shutil.copy2(file, place)  # with its time, for the next merge
+        if not target.exists() or target.stat().st_mtime < file.stat().st_mtime:
+            make_folder(target.parent, HINT)
+            shutil.copy2(file, target)  # with its time, for the next merge
 
 
 def _records_below(folder: Path, merged: MergeReport, output: Path | None = None) -> Iterator[tuple[Path, Record]]:
@@ -455,12 +449,12 @@ def _records_below(folder: Path, merged: MergeReport, output: Path | None = None
     for file in files_under(folder, RECORD):
         if is_of_tuning(file, folder) or (output and output in file.absolute().parents):
             continue
-        if record := read_one(file, _own_record, merged.problems):
+        if record := read_one(file, _read_safe_record, merged.problems):
             yield file, record
 
 
-def _own_record(file: Path) -> Record:
-    """Return the record in a file. Raises InferlensError if it names a file outside its folder, as others could."""
+def _read_safe_record(file: Path) -> Record:
+    """Return the record in a file. Raises InferlensError if it names a file outside its folder."""
     record = read_record(_plain_file(file))
     for artefact in record.artefacts:
         path = PurePath(artefact.path)
@@ -470,13 +464,12 @@ def _own_record(file: Path) -> Record:
 
 
 def _files_beside(record_file: Path, merged: MergeReport, artefacts: bool) -> Iterator[Path]:
-    """Yield the files beside a record to copy: no links, and nothing of another record below it."""
+    """Yield the files beside a record to copy, without links and without the files of another record below it."""
     folders = [record_file.parent]
     while folders:
         for path in sorted(folders.pop().iterdir()):
             if path.is_dir() and not path.is_symlink():
-                own = not plain_or_packed(path / RECORD).exists()
-                folders += [path] if artefacts and own else []
+                folders += [path] if artefacts and not plain_or_packed(path / RECORD).exists() else []
             elif not path.name.startswith(RECORD) and (file := read_one(path, _plain_file, merged.problems)):
                 yield from [file] if artefacts or file.name == LOG or file.name.startswith(PROFILE) else []
 
