@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inferlens.execution.load.dispatcher import REACH, SimulatedInstances, chosen, measure
+from inferlens.execution.load.dispatcher import REACH, SimulatedInstances, choose_batching, measure
 from inferlens.record.load import Arrivals, Deployment, Limit, LoadRecord
 from inferlens.spec.case import Case
 
@@ -53,7 +53,7 @@ def wait_of(rho: float, service: float) -> float:
     ids=["batches serve more", "batches serve no more"],
 )
 def test_batches_are_chosen_where_they_serve_more(service: dict[int, float], size: int, capacity: float) -> None:
-    best, rate = chosen(record(Deployment(1, 8), service=(service,)))
+    best, rate = choose_batching(record(Deployment(1, 8), service=(service,)))
     assert best.deployment.max_batch == size
     assert rate == pytest.approx(capacity, rel=0.15)
 

@@ -32,9 +32,10 @@ Numbers = NDArray[np.int64]
 
 
 class Traffic:
-    """Requests that are due at some times; request number ``i`` asks for ``samples[i % len(samples)]``.
+    """Requests with the times at which they are due. Request number ``i`` asks for ``samples[i % len(samples)]``.
 
-    With ``until`` each request is a client: it comes again when it has ended, before that many seconds have passed.
+    With ``until`` a request stands for a client, which sends its next request as soon as one has ended. No request is
+    sent after so many seconds.
     """
 
     start: float | None = None  # by the clock of the instances; None: when the dispatcher begins
@@ -63,7 +64,7 @@ class Traffic:
         return self._due.popleft(), self._samples[(self._taken - 1) % len(self._samples)]
 
     def ended(self, request: int, now: float) -> None:  # noqa: ARG002
-        """Register that a request was answered, refused or lost; ``request`` counts those that were taken."""
+        """Register that a request was answered, refused or lost; ``request`` is its number among the taken ones."""
         if now < self._until:
             self._due.append(now)
         else:
@@ -79,18 +80,17 @@ def unit_times(arrivals: Arrivals, count: int, seed: int) -> Times:
         gaps = np.random.default_rng(seed).exponential(size=count)
         times: Times = np.cumsum(gaps / gaps.mean())  # a short draw is up to some percent faster or slower
         return times
-    if arrivals.kind == "constant":
-        return np.arange(count, dtype=np.float64)
-    if arrivals.kind == "bursts":
-        return np.repeat(np.arange(0.0, count, arrivals.size), arrivals.size)[:count]
-    times, places = replayed(Path(arrivals.file)), np.arange(count)
-    return np.asarray(times[places % len(times)] + places // len(times) * len(times))
+    if arrivals.kind == "replay":
+        times, indices = read_arrivals(Path(arrivals.file)), np.arange(count)
+        return np.asarray(times[indices % len(times)] + indices // len(times) * len(times))
+    return np.repeat(np.arange(0.0, count, arrivals.size), arrivals.size)[:count]  # constant arrivals are bursts of 1
 
 
-def replayed(path: Path) -> Times:
-    """Return the times in a file, one a line in seconds, moved and stretched to a mean rate of 1 per second.
+def read_arrivals(path: Path) -> Times:
+    """Return the times in a file, moved and stretched to a mean rate of 1 per second.
 
-    Raises InferlensError for a file that cannot be read, or has other lines than rising numbers.
+    Each line has a time in seconds. Raises InferlensError for a file that cannot be read, or has other lines than
+    rising numbers.
     """
     try:
         times = np.array(path.read_text("utf-8").split(), dtype=float)
@@ -105,9 +105,10 @@ def replayed(path: Path) -> Times:
 
 
 def read_mix(path: Path) -> Mix:
-    """Return the mix in a CSV file: a column for each named dimension and a row for each request, or with ``weight``.
+    """Return the mix in a CSV file with a column for each named dimension, and perhaps a column ``weight``.
 
-    Requests are padded to sizes that are powers of two. Raises InferlensError for a file of another form.
+    A row stands for one request, or for as many as its weight. Requests are padded to sizes that are powers of two.
+    Raises InferlensError for a file of another form.
     """
     try:
         lines = path.read_text("utf-8").splitlines()
@@ -121,20 +122,19 @@ def read_mix(path: Path) -> Mix:
     sizes = np.stack([rows[name] for name in names], axis=1) if names else np.empty((0, 0))
     weights = rows["weight"] if "weight" in (rows.dtype.names or ()) else np.ones(len(rows))
     if not sizes.size or not (weights > 0).all() or not (sizes >= 1).all() or (sizes % 1).any():
-        raise InferlensError(
-            f"{path} is no mix of requests.",
-            expected="a column for each named dimension, such as sequence_length, and perhaps one called weight",
-        )
+        expected = "a column for each named dimension, such as sequence_length, and perhaps one called weight"
+        raise InferlensError(f"{path} is no mix of requests.", expected=expected)
     padded = 2 ** np.ceil(np.log2(sizes))
-    groups, places = np.unique(padded, axis=0, return_inverse=True)
-    totals = np.bincount(places.ravel(), weights)
-    filled = np.bincount(places.ravel(), weights * (sizes / padded).prod(axis=1)) / totals
-    named = (dict(zip(names, map(int, group), strict=True)) for group in groups)
-    return Mix(tuple(named), tuple((totals / totals.sum()).tolist()), tuple(filled.tolist()))
+    groups, inverse = np.unique(padded, axis=0, return_inverse=True)
+    row_groups = inverse.ravel()
+    totals = np.bincount(row_groups, weights)
+    filled = np.bincount(row_groups, weights * (sizes / padded).prod(axis=1)) / totals
+    sizes_by_name = (dict(zip(names, map(int, group), strict=True)) for group in groups)
+    return Mix(tuple(sizes_by_name), tuple((totals / totals.sum()).tolist()), tuple(filled.tolist()))
 
 
 def draw_mix(mix: Mix, count: int, seed: int) -> list[int]:
-    """Return the samples of ``count`` requests: a group of the mix by its weight, and one of the samples in it."""
+    """Draw the samples of ``count`` requests: first the group of the mix by its weight, then a sample of the group."""
     random = np.random.default_rng(seed)
     groups = random.choice(len(mix.weights), size=count, p=list(mix.weights))
     samples: list[int] = (groups * POOL + random.integers(POOL, size=count)).tolist()
@@ -153,8 +153,8 @@ class Finished(NamedTuple):
     begin: float
     end: float
     failed: bool = False
-    gone: bool = False  # the instance is
-    compiled: bool = False  # the call has compiled something
+    gone: bool = False  # whether the instance is gone
+    compiled: bool = False  # whether the call has compiled something
 
 
 class Instances(ABC):
@@ -163,7 +163,6 @@ class Instances(ABC):
     count: int
 
     def now(self) -> float:
-        """Return the time."""
         return time.perf_counter()
 
     @abstractmethod
@@ -172,33 +171,33 @@ class Instances(ABC):
 
     @abstractmethod
     def wait(self, until: float) -> list[Finished]:
-        """Return the batches that have ended; wait for one until some time (``inf``: as long as it takes)."""
+        """Return the batches that have ended. Without any, wait for one until a time (``inf``: without an end)."""
 
 
 class LoadLog(Struct, frozen=True, kw_only=True):
-    """Everything that happened in a run. Times are seconds since its start; ``nan`` where a step was not reached."""
+    """The requests and the batches of a run. Times are seconds since its start; ``nan`` for a step not reached."""
 
-    due: Times  # and so on: of each request
+    due: Times  # ``due`` to ``sample`` have a value for each request
     taken: Times
     sent: Times
     answered: Times
     status: Numbers  # ANSWERED, REFUSED, EXPIRED or FAILED
-    batch: Numbers  # its number, or -1
+    batch: Numbers  # the number of the batch, or -1
     sample: Numbers
-    size: Numbers  # and so on: of each batch
+    size: Numbers  # ``size`` to ``compiled`` have a value for each batch
     padded: Numbers
     instance: Numbers
-    begin: Times  # of the call
+    begin: Times  # ``begin`` and ``end``: of the call
     end: Times
     compiled: NDArray[np.bool_]
-    start: float  # of the run, by the clock of the instances
+    start: float  # the start of the run by the clock of the instances
 
 
 class Dispatcher:
     """One run: the requests and batches so far, the queues of the groups, and the free instances.
 
-    With a limit the run ends early when so many requests were lost or late that it is not kept; those that wait then
-    have the status ``FAILED``. The times of the traffic count from its ``start``, or from now.
+    With a limit the run ends as soon as too many requests were lost or late to keep it. Requests that wait at that
+    time have the status ``FAILED``. The times of the traffic count from its ``start``, or from now.
     """
 
     def __init__(
@@ -218,45 +217,48 @@ class Dispatcher:
         self._waiting = self._late = 0
 
     def run(self) -> LoadLog:
-        """Serve the traffic until it is over and nothing is under way; return what happened."""
-        while self._goes_on():
+        """Serve the traffic until it is over and no batch is running; return the log."""
+        while self._start_due_work():
             self._end(self._instances.wait(self._start + self._next_time()))
         columns = self._requests | self._batches
         return LoadLog(**{name: np.array(column) for name, column in columns.items()}, start=self._start)
 
-    def _goes_on(self) -> bool:
-        """Do what is due now; return whether there is more to do. At the end all instances are free again."""
+    def _start_due_work(self) -> bool:
+        """Queue, drop and send the requests that are due now; return whether the run goes on.
+
+        If it does not go on, all instances are free again.
+        """
         now = self._instances.now() - self._start
-        self._take(now)
-        self._give_up(now)
-        while self._idle and (queue := self._ready(now)):
+        self._queue_due_requests(now)
+        self._drop_expired_requests(now)
+        while self._idle and (queue := self._ready_queue(now)):
             self._send(queue, now)
         over = self._traffic.over and not self._waiting and not self._running
         if not over and self._alive and self._late <= self._most_late:
             return True
         while self._running:
-            for done in self._instances.wait(math.inf):
-                del self._running[done.instance]
+            for batch in self._instances.wait(math.inf):
+                del self._running[batch.instance]
         return False
 
     def _end(self, finished: Sequence[Finished]) -> None:
         """Register batches that have ended."""
-        for done in finished:
-            number, requests = self._running.pop(done.instance)
-            self._batches["begin"][number] = done.begin - self._start
-            self._batches["end"][number] = done.end - self._start
-            self._batches["compiled"][number] = done.compiled
+        for batch in finished:
+            number, requests = self._running.pop(batch.instance)
+            self._batches["begin"][number] = batch.begin - self._start
+            self._batches["end"][number] = batch.end - self._start
+            self._batches["compiled"][number] = batch.compiled
             now = self._instances.now() - self._start
             for request in requests:
-                self._requests["answered"][request] = math.nan if done.failed else now
-                self._finish(request, now, FAILED if done.failed else ANSWERED)
-            if done.gone:
+                self._requests["answered"][request] = math.nan if batch.failed else now
+                self._finish(request, now, FAILED if batch.failed else ANSWERED)
+            if batch.gone:
                 self._alive -= 1
             else:
-                self._idle.append(done.instance)
+                self._idle.append(batch.instance)
 
     def _next_time(self) -> float:
-        """Return the time at which something is to be done even if no batch has ended."""
+        """Return the time of the next arrival, dispatch or expiry, if no batch ends before."""
         times = [math.inf if self._traffic.due is None else self._traffic.due]
         for queue in filter(None, self._queues.values()):
             if self._idle:
@@ -265,13 +267,12 @@ class Dispatcher:
                 times.append(self._requests["due"][queue[0]] + self._deployment.timeout)
         return min(times)
 
-    def _take(self, now: float) -> None:
-        """Queue the requests that are due."""
-        due, *_ = columns = tuple(self._requests.values())
-        while (at := self._traffic.due) is not None and at <= now:
-            at, sample = self._traffic.take()
-            request = len(due)
-            for column, value in zip(columns, (at, now, math.nan, math.nan, FAILED, -1, sample), strict=True):
+    def _queue_due_requests(self, now: float) -> None:
+        while (due := self._traffic.due) is not None and due <= now:
+            due, sample = self._traffic.take()
+            request = len(self._requests["due"])
+            values = (due, now, math.nan, math.nan, FAILED, -1, sample)
+            for column, value in zip(self._requests.values(), values, strict=True):
                 column.append(value)
             if self._deployment.queue and self._waiting >= self._deployment.queue:
                 self._finish(request, now, REFUSED)
@@ -279,20 +280,20 @@ class Dispatcher:
                 self._queues.setdefault(sample // POOL, deque()).append(request)
                 self._waiting += 1
 
-    def _give_up(self, now: float) -> None:
-        """Drop the requests that have waited too long."""
+    def _drop_expired_requests(self, now: float) -> None:
         due, timeout = self._requests["due"], self._deployment.timeout
         for queue in self._queues.values() if timeout else ():
             while queue and now >= due[queue[0]] + timeout:
                 self._finish(queue.popleft(), now, EXPIRED)
                 self._waiting -= 1
 
-    def _ready(self, now: float) -> deque[int] | None:
-        """Return the queue whose first request is oldest, among those of which a batch can go now."""
-        taken, most, wait = self._requests["taken"], self._deployment.max_batch, self._deployment.wait
-        oldest = sorted(filter(None, self._queues.values()), key=lambda queue: queue[0])
+    def _ready_queue(self, now: float) -> deque[int] | None:
+        """Return the queue with the oldest first request, among the queues that can give a batch now."""
+        taken, full, wait = self._requests["taken"], self._deployment.max_batch, self._deployment.wait
         over = self._traffic.over
-        return next((one for one in oldest if over or len(one) >= most or now >= taken[one[0]] + wait), None)
+        queues = filter(None, self._queues.values())
+        ready = (queue for queue in queues if over or len(queue) >= full or now >= taken[queue[0]] + wait)
+        return min(ready, key=lambda queue: queue[0], default=None)
 
     def _send(self, queue: deque[int], now: float) -> None:
         """Give the first requests of a queue to an instance that is free."""
@@ -334,8 +335,8 @@ class SimulatedInstances(Instances):
         if not self._running or self._running[0][0] > until:
             self._now = max(self._now, until) + TICK
             return []
-        self._now, done = heapq.heappop(self._running)
-        return [done]
+        self._now, batch = heapq.heappop(self._running)
+        return [batch]
 
 
 START_SHARE = 0.05  # of the requests at the start are not counted
@@ -355,18 +356,20 @@ CLOSE = 0.02  # predicted capacities within it count as equal; the smaller batch
 def measure(
     record: LoadRecord, instances: Instances, keep: Callable[[LoadRecord], None], end: float = math.inf
 ) -> LoadRecord:
-    """Return the record with what was measured; ``keep`` gets it after each run.
+    """Measure what a record asks for, and return it with the results; ``keep`` gets it after each run.
 
     From ``end`` on, by ``time.monotonic``, a capacity is not narrowed further. A record of a later round has the times
-    of calls and the capacity of the first one, where the search begins.
+    of calls and the capacity of the first round, at which its search begins.
     """
     guess, record = record.capacity, replace(record, capacity=None)
     if not record.service:
-        most, groups = record.deployment, range(len(record.mix.groups))
-        times = tuple({size: service_time(instances, most, group, size) for size in most.sizes} for group in groups)
-        record = replace(record, service=times)
+        deployment, groups = record.deployment, range(len(record.mix.groups))
+        times = [
+            {size: service_time(instances, deployment, group, size) for size in deployment.sizes} for group in groups
+        ]
+        record = replace(record, service=tuple(times))
     if not guess:
-        record, guess = chosen(record) if record.search else (record, predicted(record))
+        record, guess = choose_batching(record) if record.search else (record, predict_capacity(record))
 
     def run_at(rate: float = 0.0, clients: int = 0) -> LoadRun:
         nonlocal record
@@ -388,18 +391,18 @@ def measure(
 
 
 def service_time(instances: Instances, deployment: Deployment, group: int, size: int) -> float:
-    """Return the median seconds from one full batch to the next, while all instances are busy."""
+    """Return the median seconds from one full batch of an instance to its next, while all instances are busy."""
     samples = range(group * POOL, (group + 1) * POOL)
     traffic = Traffic([0.0] * (deployment.instances * size), samples, SERVICE_SECONDS)
     log = Dispatcher(traffic, instances, Deployment(deployment.instances, max_batch=size)).run()
-    gaps = np.concatenate([np.diff(log.begin[log.instance == one]) for one in range(deployment.instances)])
+    gaps = np.concatenate([np.diff(log.begin[log.instance == instance]) for instance in range(deployment.instances)])
     return float(np.median(gaps if len(gaps) else log.end - log.begin))
 
 
 def measure_run(
     instances: Instances, record: LoadRecord, rate: float = 0.0, clients: int = 0, count: int = 0
 ) -> LoadRun:
-    """Return a run at a rate, or with some clients; one that is to keep the limit ends early when it cannot."""
+    """Return a run at a rate, or with some clients. In a search for the capacity it ends once it misses the limit."""
     seconds, limit = record.seconds, None
     if clients:
         count, times = MOST_REQUESTS, np.zeros(clients)
@@ -411,10 +414,10 @@ def measure_run(
     samples = draw_mix(record.mix, count, record.round)
     traffic = Traffic(times, samples, seconds if clients else 0.0)
     log = Dispatcher(traffic, instances, record.deployment, limit).run()
-    return summarized(log, record, rate=rate, clients=clients)
+    return summarize_run(log, record, rate=rate, clients=clients)
 
 
-def summarized(log: LoadLog, record: LoadRecord, **fields: Any) -> LoadRun:
+def summarize_run(log: LoadLog, record: LoadRecord, **fields: Any) -> LoadRun:
     """Return the numbers of a run, without the requests of its start."""
     counted = slice(int(START_SHARE * len(log.due)), None)
     due, status = log.due[counted], log.status[counted]
@@ -423,8 +426,8 @@ def summarized(log: LoadLog, record: LoadRecord, **fields: Any) -> LoadRun:
     waits = (log.sent - log.due)[counted][~np.isnan(log.sent[counted])]
     busy, batches = log.end - log.begin, len(log.size)
     end = float(np.nanmax(log.answered, initial=0.0)) or float(log.due[-1])
-    at = np.linspace(0.0, end, QUEUE_POINTS)
-    queue = np.searchsorted(np.sort(log.taken), at, "right") - np.searchsorted(np.sort(log.sent), at, "right")
+    points = np.linspace(0.0, end, QUEUE_POINTS)
+    queue = np.searchsorted(np.sort(log.taken), points, "right") - np.searchsorted(np.sort(log.sent), points, "right")
     groups, mix = log.sample // POOL, record.mix
 
     def quantile(share: float, values: Times = latency) -> float | None:
@@ -432,11 +435,13 @@ def summarized(log: LoadLog, record: LoadRecord, **fields: Any) -> LoadRun:
         return value if math.isfinite(value) else None
 
     def group_run(group: int) -> GroupRun:
-        own = latency[groups[counted] == group]
+        group_latency = latency[groups[counted] == group]
         served = log.batch[(groups == group) & (log.batch >= 0)]
         seconds = float(np.nansum(busy[np.unique(served)]) / max(len(served), 1))
-        quantiles = (quantile(0.5, own), quantile(0.99, own))
-        return GroupRun(requests=len(own), quantiles=quantiles, padding=1 - mix.filled[group], seconds=seconds)
+        quantiles = (quantile(0.5, group_latency), quantile(0.99, group_latency))
+        return GroupRun(
+            requests=len(group_latency), quantiles=quantiles, padding=1 - mix.filled[group], seconds=seconds
+        )
 
     counts: dict[str, Any] = {name: int((status == number).sum()) for number, name in enumerate(STATUSES)}
     compiled: Counter[str] = Counter()
@@ -444,23 +449,17 @@ def summarized(log: LoadLog, record: LoadRecord, **fields: Any) -> LoadRun:
         sizes = {"batch": log.padded[batch], **mix.groups[groups[log.batch == batch][0]]}
         compiled[", ".join(f"{name} {size}" for name, size in sizes.items())] += int(log.size[batch])
     return LoadRun(
-        **fields,
-        **counts,
-        draw=record.round,
-        begin=log.start + float(due[0]),
-        compiled=dict(compiled),
+        **fields, **counts, draw=record.round, begin=log.start + float(due[0]), seconds=end - float(due[0]),
+        compiled=dict(compiled), queue=tuple(queue.tolist()),
         groups=tuple(map(group_run, range(len(mix.groups)))) if len(mix.groups) > 1 else (),
-        seconds=end - float(due[0]),
         latencies=tuple(np.round(latency[answered], 7).tolist()),
-        quantiles=tuple(map(quantile, SHOWN_QUANTILES)),
-        at_limit=quantile(record.limit.quantile),
+        quantiles=tuple(map(quantile, SHOWN_QUANTILES)), at_limit=quantile(record.limit.quantile),
         lag=float(np.quantile(log.taken - log.due, 0.99)),
         waited=float(waits.mean()) if len(waits) else 0.0,
         mean_batch=float(log.size.mean()) if batches else 0.0,
         padding=float(1 - log.size.sum() / log.padded.sum()) if batches else 0.0,
         busy=float(np.nansum(busy) / (end * record.deployment.instances)) if end else 0.0,
-        queue=tuple(queue.tolist()),
-    )
+    )  # fmt: skip
 
 
 def find_capacity(
@@ -468,11 +467,11 @@ def find_capacity(
 ) -> tuple[float, float | None]:
     """Return the highest rate that kept the limit, and the lowest one that did not.
 
-    They are 1 % apart, unless the time by time.monotonic is past ``end`` once a rate has kept the limit.
+    They are 1 % apart, unless the time by time.monotonic is past ``end`` once a rate has kept the limit. The search
+    begins at ``guess``. The capacity is 0 if no rate down to ``guess / reach`` keeps the limit.
 
-    ``guess`` is where the search begins. A capacity of 0: no rate down to ``guess / reach`` keeps the limit. Both
-    rates are measured again at the end, because a short disturbance of the machine may have failed one, and one run of
-    several keeps the limit by luck. If one of them changes, the search goes on above or below it.
+    Both rates are measured again at the end: a short disturbance of the machine may make a rate miss the limit, and
+    luck may make it keep the limit. If one of them changes, the search goes on above or below it.
     """
     low, high, step, rate = 0.0, math.inf, 1.1, guess
     for search in range(MOST_SEARCHES):
@@ -493,18 +492,18 @@ def find_capacity(
     return low, high if math.isfinite(high) else None
 
 
-def chosen(record: LoadRecord) -> tuple[LoadRecord, float]:
-    """Return the record with the deployment of the highest predicted capacity, and that capacity."""
-    most, limit = record.deployment, record.limit.seconds
+def choose_batching(record: LoadRecord) -> tuple[LoadRecord, float]:
+    """Return the record with the batching of the highest predicted capacity, and that capacity."""
+    deployment, limit = record.deployment, record.limit.seconds
     waits = (0.0, limit / 20, limit / 10, limit / 4)
-    batchings = [pair for pair in product(most.sizes, waits) if pair[0] > 1 or not pair[1]]
-    options = [replace(record, deployment=replace(most, max_batch=size, wait=wait)) for size, wait in batchings]
-    rates = list(map(predicted, options))
-    return next(pair for pair in zip(options, rates, strict=True) if pair[1] >= max(rates) * (1 - CLOSE))
+    batchings = [(size, wait) for size, wait in product(deployment.sizes, waits) if size > 1 or not wait]
+    options = [replace(record, deployment=replace(deployment, max_batch=size, wait=wait)) for size, wait in batchings]
+    rates = list(map(predict_capacity, options))
+    return next((option, rate) for option, rate in zip(options, rates, strict=True) if rate >= max(rates) * (1 - CLOSE))
 
 
-def predicted(record: LoadRecord) -> float:
-    """Return the capacity of a deployment if every call took its median time: the loop runs without real time."""
+def predict_capacity(record: LoadRecord) -> float:
+    """Return the capacity of a deployment whose calls take exactly their median times. No real time passes."""
     service, deployment = record.service, record.deployment
 
     def run_at(rate: float) -> LoadRun:

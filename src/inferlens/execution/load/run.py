@@ -58,7 +58,7 @@ PATIENCE = 60.0  # seconds without an answer after which an instance hangs, or a
 
 
 def export_deployment(records: Sequence[LoadRecord], output: Path, cache: Path, **words: Any) -> LoadRecord:
-    """Write the best deployment to a new folder: a script for each batch size, and the server; return its record."""
+    """Write the best deployment to a new folder, as a script for each batch size and a server; return its record."""
     records = [record for record in records if record.case.backend in BACKENDS.names()]  # not a server's
     best = best_record([record for record in records if may_win(record)] or records)
     case, deployment, specs = best.case, best.deployment, best.model.inputs
@@ -68,16 +68,17 @@ def export_deployment(records: Sequence[LoadRecord], output: Path, cache: Path, 
     versions = best.environment.libraries if best.environment else {}
     with new_folder(output):
         for size in deployment.sizes:
-            own, folder = structs.replace(with_threads(case, deployment), batch=size), output / f"batch-{size}"
-            write_script(folder, own, with_batch(specs, size), versions, cache=cache, **words)
+            folder = output / f"batch-{size}"
+            sized = structs.replace(with_threads(case, deployment), batch=size)
+            write_script(folder, sized, with_batch(specs, size), versions, cache=cache, **words)
         shutil.copy(folder / "requirements.txt", output)
-        small, large = with_batch(specs, 1), with_batch(specs, 2)
+        single, double = with_batch(specs, 1), with_batch(specs, 2)
         settings = {
             "model": case.model, "name": best.model.name, "way": case.label, "sizes": deployment.sizes,
             "instances": deployment.instances, "max_batch": deployment.max_batch, "wait": deployment.wait,
             "queue": deployment.queue,
-            "inputs": {one.name: one.shape != two.shape for one, two in zip(small, large, strict=True)},
-            "specs": small, "seed": case.seed,
+            "inputs": {spec.name: spec.shape != twice.shape for spec, twice in zip(single, double, strict=True)},
+            "specs": single, "seed": case.seed,
         }  # fmt: skip
         (output / "serve.json").write_bytes(msgspec.json.encode(settings))
         shutil.copy(serve.__file__, output / "serve.py")
@@ -85,7 +86,7 @@ def export_deployment(records: Sequence[LoadRecord], output: Path, cache: Path, 
 
 
 class HttpInstances(Instances):
-    """Connections to a server, each of which sends one request at a time. Raises InferlensError if none is there."""
+    """Connections to a server that send one request at a time. Raises InferlensError if there is no server."""
 
     count = 64
 
@@ -102,9 +103,10 @@ class HttpInstances(Instances):
             message = f"No server of 'inferlens export --best' answers at {url}: {error}."
             raise InferlensError(message, hint="python serve.py in its folder") from error
         self._bodies = []
-        for place in range(POOL):
-            file, batched = io.BytesIO(), self.settings["inputs"]
-            inputs: dict[str, Any] = draw(self.specs, self.settings["seed"] + place)
+        batched = self.settings["inputs"]
+        for sample in range(POOL):
+            file = io.BytesIO()
+            inputs: dict[str, Any] = draw(self.specs, self.settings["seed"] + sample)
             np.savez(file, **{name: array[0] if batched[name] else array for name, array in inputs.items()})
             self._bodies.append(file.getvalue())
 
@@ -118,13 +120,12 @@ class HttpInstances(Instances):
             return []
 
     def close(self) -> None:
-        """End the connections."""
         self._threads.shutdown()
         for connection in self._connections:
             connection.close()
 
-    def _request(self, place: int, body: bytes) -> None:
-        connection, begin = self._connections[place], self.now()
+    def _request(self, instance: int, body: bytes) -> None:
+        connection, begin = self._connections[instance], self.now()
         try:
             connection.request("POST", "/infer", body)
             response = connection.getresponse()
@@ -133,7 +134,7 @@ class HttpInstances(Instances):
         except (OSError, HTTPException):
             connection.close()
             failed = True
-        self._done.put(Finished(place, begin, self.now(), failed))
+        self._done.put(Finished(instance, begin, self.now(), failed))
 
 
 QUANTILES = {"latency": 0.5, "latency.p95": 0.95, "latency.p99": 0.99}
@@ -152,62 +153,56 @@ def load_test(
     example_inputs: Any = None,
 ) -> None:
     """Measure a model, the winners of a folder as plans, or a server; ``records`` gets each record at once."""
-    own, others = own_options("load", words)
-    template = load_template(own)
+    options, plan_words = own_options("load", words)
+    template = load_template(options)
     name = str(model) if isinstance(model, (str, Path)) else ""
     with model_handle(model, example_inputs) as handle:
-        plan = read_plan([name], others) if name else Plan.from_words({**others, "model": handle.spec})
+        plan = read_plan([name], plan_words) if name else Plan.from_words({**plan_words, "model": handle.spec})
         if name.startswith("http://"):
             records += run_http(plan, template, name)
         else:
             run(ways or [structs.replace(plan, recommended=True)], template, observer, records, handle)
 
 
-def load_template(own: Mapping[str, Any]) -> LoadRecord:
+def load_template(options: Mapping[str, Any]) -> LoadRecord:
     """Return the part that all records share, by the own options of ``load``; 0 instances stand for the best number.
 
     Raises InferlensError for values that do not fit.
     """
-    limit = Constraint.parse(own["within"])
+    limit = Constraint.parse(options["within"])
     if limit.name not in QUANTILES:
         raise InferlensError(f"{limit.name} cannot be a limit of load.", expected="p50, p95 or p99, such as p99=50ms")
-    if own["scenario"]:
-        check_choice("scenario", own["scenario"], list(tasks.SCENARIOS))
+    if options["scenario"]:
+        check_choice("scenario", options["scenario"], list(tasks.SCENARIOS))
         library("mlperf_loadgen", extra="load")
-    if own["rate"] and own["concurrency"]:
+    if options["rate"] and options["concurrency"]:
         raise InferlensError("--rate and --concurrency are two kinds of traffic.", expected="one of them")
-    max_batch, wait = parse_batching(own["batching"]) if own["batching"] else (DEFAULT_BATCH, 0.0)
-    most = Deployment(own["instances"], max_batch, wait, own["queue"], own["give_up"])
+    max_batch, wait = parse_batching(options["batching"]) if options["batching"] else (DEFAULT_BATCH, 0.0)
+    deployment = Deployment(options["instances"], max_batch, wait, options["queue"], options["give_up"])
     return LoadRecord(
-        case=Case(model="", backend=""),
-        requested=most,
-        deployment=most,
-        search=not own["batching"],
-        limit=Limit(QUANTILES[limit.name], limit.limit),
-        arrivals=Arrivals.parse(own["arrivals"]),
-        mix=read_mix(Path(own["mix"])) if own["mix"] else Mix(),
-        rates=tuple(map(parse_rate, own["rate"])),
-        clients=own["concurrency"],
-        seconds=own["seconds"],
-        scenario=own["scenario"],
-        price=parse_price(own["price"]) if own["price"] else 0.0,
-        budget=own["budget"],
-    )
+        case=Case(model="", backend=""), requested=deployment, deployment=deployment, search=not options["batching"],
+        limit=Limit(QUANTILES[limit.name], limit.limit), arrivals=Arrivals.parse(options["arrivals"]),
+        mix=read_mix(Path(options["mix"])) if options["mix"] else Mix(),
+        rates=tuple(map(parse_rate, options["rate"])), clients=options["concurrency"], seconds=options["seconds"],
+        scenario=options["scenario"], price=parse_price(options["price"]) if options["price"] else 0.0,
+        budget=options["budget"],
+    )  # fmt: skip
 
 
 def new_record(template: LoadRecord, case: Case, deployment: Deployment, **fields: Any) -> LoadRecord:
     """Return the record of a case before it is measured."""
     now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-    own = {"case": case, "requested": deployment, "deployment": deployment, **fields}
-    return structs.replace(template, id=uuid.uuid4().hex, created=now, **own)
+    return structs.replace(
+        template, id=uuid.uuid4().hex, created=now, case=case, requested=deployment, deployment=deployment, **fields
+    )
 
 
 def run(
     plans: Sequence[Plan], template: LoadRecord, observer: Observer, records: list[LoadRecord], model: ModelHandle
 ) -> None:
-    """Measure every way of the plans under load, and let the best deployments meet in rounds.
+    """Measure every way of the plans under load, then measure the best deployments in rounds.
 
-    ``records`` gets each record at once, so that those before an interrupt are there.
+    ``records`` gets each record at once, so that an interrupt loses none.
     """
     deadline = time.monotonic() + template.budget
     observer.doing("looking at models and backends")
@@ -222,39 +217,39 @@ def run(
     folder = Path(plans[0].output) / safe_name(cases[0].model.name) / FOLDER
     with lock_folder(folder.parent), open_scheduler(plans[0], observer, cases, live_files(model)) as scheduler:
         measurer = Measurer(template, scheduler, folder, records, [] if plans[0].rerun else load_loads([folder], []))
-        first = {}
-        for left, (digest, way) in zip(range(len(ways), 0, -1), ways.items(), strict=True):
+        first_round: dict[str, list[LoadRecord]] = {}
+        for digest, way in ways.items():
             now = time.monotonic()
-            first[digest] = search(measurer, way, now + (deadline - now) / left)
+            first_round[digest] = search(measurer, way, now + (deadline - now) / (len(ways) - len(first_round)))
         for number in range(1, 1 if template.rates or template.clients else MOST_ROUNDS):
             race = capacity_race(records)
             if race is None or (number >= LEAST_ROUNDS and race.decided) or time.monotonic() > deadline:
                 break
             for digest in [race.leader, *(race.open or race.rivals)]:
-                best = best_record(first[digest])
+                best = best_record(first_round[digest])
                 measurer.measure(ways[digest], best.deployment, number, deadline, best)
 
 
 class Way(NamedTuple):
-    """A case without a batch size, with a mix without any sizes, and the cases of the groups of requests."""
+    """A case without a batch size, and without sizes if there is a mix; and the cases of its groups of requests."""
 
     case: Case
     groups: list[PlannedCase]
 
 
 def run_http(plan: Plan, template: LoadRecord, url: str) -> list[LoadRecord]:
-    """Measure a server that runs already, over HTTP; the traffic is made by threads of this process."""
-    most = template.deployment
-    own = (template.scenario, not template.search, most.instances, most.queue, most.timeout, plan.backend)
-    if any(own) or template.mix != Mix():
+    """Measure a server that runs already, over HTTP; threads of this process make the traffic."""
+    deployment = template.deployment
+    served = (deployment.instances, deployment.queue, deployment.timeout, plan.backend)
+    if any(served) or template.scenario or not template.search or template.mix != Mix():
         options = "--mix, --scenario, --batching, --instances, --queue, --give-up and --backend"
         message = f"{options} are for models that Inferlens serves itself."
         raise InferlensError(message, expected="a model in place of an address")
     instances = HttpInstances(url)
     settings = instances.settings
     facts = ModelFacts(name=settings.get("name", settings["model"]), inputs=instances.specs)
-    case, here = Case(model=settings["model"], backend=url), environment.collect()
-    record = new_record(template, case, Deployment(instances.count), search=False, environment=here, model=facts)
+    case, machine = Case(model=settings["model"], backend=url), environment.collect()
+    record = new_record(template, case, Deployment(instances.count), search=False, environment=machine, model=facts)
     with closing(instances):
         record = measure(record, instances, lambda _: None, time.monotonic() + template.budget)
     deployment = Deployment(settings["instances"], settings["max_batch"], settings["wait"], settings["queue"])
@@ -264,22 +259,22 @@ def run_http(plan: Plan, template: LoadRecord, url: str) -> list[LoadRecord]:
 
 
 def new_file(record: LoadRecord, folder: Path) -> Path:
-    """Return the file of a record in a folder, which is made; it is named after its time."""
+    """Create the folder, and return the record's file in it, which is named after its time."""
     folder.mkdir(parents=True, exist_ok=True)
     return folder / f"{record.created[:19].replace(':', '')}-{record.id[:6]}.load.json"
 
 
 def search(measurer: Measurer, way: Way, end: float) -> list[LoadRecord]:
-    """Measure a way with one instance, two and more, until more do not serve more; return all records.
+    """Measure a way with 1, 2 and 4 instances, until more instances do not serve more; return all records.
 
-    No number of instances begins after ``end``.
+    No further number of instances is tried after ``end``.
     """
     template = measurer.template
-    instances = most = template.deployment.instances or 1
+    instances = most_instances = template.deployment.instances or 1
     if not (template.deployment.instances or template.rates or template.clients):
-        most = MOST_INSTANCES if way.case.device != "cpu" else min(MOST_INSTANCES, len(usable_cpus()))
+        most_instances = MOST_INSTANCES if way.case.device != "cpu" else min(MOST_INSTANCES, len(usable_cpus()))
     records: list[LoadRecord] = []
-    while instances <= most and (not records or time.monotonic() < end):
+    while instances <= most_instances and (not records or time.monotonic() < end):
         before = max((record.capacity or 0.0 for record in records), default=0.0)
         records.append(measurer.measure(way, structs.replace(template.deployment, instances=instances), 0, end))
         if records[-1].status != "ok" or (records[-1].capacity or 0.0) < before * GAIN:
@@ -291,7 +286,7 @@ def search(measurer: Measurer, way: Way, end: float) -> list[LoadRecord]:
 def measure_capacity(
     scheduler: Scheduler, planned: PlannedCase, limit: str, number: int, end: float, first: LoadRecord | None
 ) -> LoadRecord:
-    """Return the record of a case's capacity in a round: with the deployment of the first round, or the best one."""
+    """Return the record of a case's capacity in a round: with the deployment of ``first``, or else the best one."""
     folder = Path(scheduler.plan.output) / safe_name(planned.model.name) / FOLDER
     measurer = Measurer(load_template(own_options("load", {"within": limit})[0]), scheduler, folder, [])
     way = Way(structs.replace(planned.case, batch=None), [planned])
@@ -301,9 +296,9 @@ def measure_capacity(
 
 
 def with_threads(case: Case, deployment: Deployment) -> Case:
-    """Return the case of an instance: those on a CPU share its threads, and those on a GPU have one each.
+    """Return the case of an instance. Instances on a CPU share its threads; an instance on a GPU has one thread.
 
-    More threads would convert the inputs of a GPU no faster, and wait awake for the next ones on all CPUs.
+    More threads would convert the inputs of a GPU no faster, and would wait actively on all CPUs for the next ones.
     """
     share = max(1, len(usable_cpus()) // deployment.instances) if case.device == "cpu" else 1
     return structs.replace(case, threads=case.threads or share)
@@ -311,7 +306,7 @@ def with_threads(case: Case, deployment: Deployment) -> Case:
 
 @dataclasses.dataclass(frozen=True)
 class Measurer:
-    """Measures deployments and keeps their records; those of an earlier run with the same request are used again."""
+    """Measure deployments and keep their records; records of an earlier run with the same request are used again."""
 
     template: LoadRecord
     scheduler: Scheduler
@@ -324,26 +319,27 @@ class Measurer:
     ) -> LoadRecord:
         """Return the record of a deployment in a round; from ``end`` on its capacity is not narrowed further.
 
-        The search for it begins at that of the record ``before``, or of an earlier run that its budget ended.
+        The search begins at the capacity of the record ``before``, or of an earlier run that its budget ended.
         """
-        template, case = self.template, way.case
-        own, facts = self.scheduler.environments.of(case), ModelFacts(name=way.groups[0].model.name)
-        choose = template.search and not number
-        record = new_record(template, case, deployment, round=number, environment=own, search=choose, model=facts)
-        same = [one for one in self.earlier if one.key == record.key and one.status == "ok"]
-        if saved := next((one for one in same if not one.cut_short), None):
-            self.records.append(saved)
-            return saved
-        if first := before or next(reversed(same), None):
-            deployed = first.deployment
-            record = structs.replace(record, service=first.service, capacity=first.capacity, deployment=deployed)
+        case = way.case
+        record = new_record(
+            self.template, case, deployment, round=number, search=self.template.search and not number,
+            environment=self.scheduler.environments.of(case), model=ModelFacts(name=way.groups[0].model.name),
+        )  # fmt: skip
+        matching = [saved for saved in self.earlier if saved.key == record.key and saved.status == "ok"]
+        if complete := next((saved for saved in matching if not saved.cut_short), None):
+            self.records.append(complete)
+            return complete
+        if start := before or next(reversed(matching), None):
+            fields = {name: getattr(start, name) for name in ("service", "capacity", "deployment")}
+            record = structs.replace(record, **fields)
         file = new_file(record, self.folder)
         try:
-            if refusal := next((one.refusal for one in way.groups if one.refusal), None):
+            if refusal := next((group.refusal for group in way.groups if group.refusal), None):
                 record = structs.replace(record, status="unsupported", reason=refusal.sentence, hint=refusal.hint)
             else:
                 self.scheduler.observer.doing(f"{case.label}: {deployment}")
-                record = self._served(record, way, end, file)
+                record = self._run(record, way, end, file)
             write_whole(file, msgspec.json.encode(record))
         except KeyboardInterrupt:
             self.records.extend(load_loads([file] * file.exists(), []))  # the runs so far
@@ -351,12 +347,12 @@ class Measurer:
         self.records.append(record)
         return record
 
-    def _served(self, record: LoadRecord, way: Way, end: float, file: Path) -> LoadRecord:
-        """Return the record with what its instances measured; the file has the runs so far."""
+    def _run(self, record: LoadRecord, way: Way, end: float, file: Path) -> LoadRecord:
+        """Return the record with the measurements of its instances; the file has the runs so far."""
         scheduler, deployment = self.scheduler, record.deployment
-        pools = [dataclasses.replace(one, case=structs.replace(one.case, batch=POOL)) for one in way.groups]
+        pools = [dataclasses.replace(group, case=structs.replace(group.case, batch=POOL)) for group in way.groups]
         references = [scheduler.references.of(pool) for pool in pools]
-        if missing := next((one.missing for one in references if one.missing), ""):
+        if missing := next((reference.missing for reference in references if reference.missing), ""):
             return structs.replace(record, status="failed", reason=missing)
         case = with_threads(way.case, deployment)
         scratch = scheduler.scratch / record.id[:12]
@@ -369,7 +365,9 @@ class Measurer:
             patience=PATIENCE, end=end,
         )  # fmt: skip
         limited = record.search and case.device == "cpu" and not (record.capacity or record.rates or record.clients)
-        groups = tuple((one.case.inputs, file.path) for one, file in zip(way.groups, references, strict=True))
+        groups = tuple(
+            (group.case.inputs, reference.path) for group, reference in zip(way.groups, references, strict=True)
+        )
         serves = [
             tasks.ServeJob(
                 **scheduler.job_fields(case, folder), address=address, instance=instance, sizes=deployment.sizes,
@@ -381,7 +379,7 @@ class Measurer:
         gpu = case.device == "cuda"
         with Monitor(lambda: [*pids.values()], gpu=gpu, before=gpu_before() if gpu else None) as monitor:
             driven, served = run_processes(scheduler, drive, serves, pids)
-        return with_observations(_with_results(record, driven, served), monitor.log())
+        return with_observations(with_results(record, driven, served), monitor.log())
 
 
 def run_processes(
@@ -389,8 +387,8 @@ def run_processes(
 ) -> tuple[TaskResult[LoadRecord], list[TaskResult[tasks.ServeResult]]]:
     """Run the traffic and the instances until all have ended; return their results.
 
-    ``pids`` gets the processes of the instances, and that of the traffic at -1. An instance that does not end after
-    the traffic hangs and is killed. An interrupt kills all.
+    ``pids`` gets the process numbers of the instances, and of the traffic at -1. An instance that goes on long after
+    the traffic has ended is killed, because it hangs. An interrupt kills all.
     """
 
     def run_one(task: str, job: Any, kind: Any, number: int, **words: Any) -> TaskResult[Any]:
@@ -412,19 +410,19 @@ def run_processes(
             ]  # fmt: skip
             driven = run_one("drive", drive, LoadRecord, -1)
             hanging = wait(serving, PATIENCE).not_done
-            kill_groups(pids[serving.index(one)] for one in hanging)
-            results = [one.result() for one in serving]
+            kill_groups(pids[serving.index(future)] for future in hanging)
+            results = [future.result() for future in serving]
         except BaseException:
             kill_groups(pids.values())
             raise
-    return driven, [hung if one in hanging else result for one, result in zip(serving, results, strict=True)]
+    return driven, [hung if future in hanging else result for future, result in zip(serving, results, strict=True)]
 
 
 BUSY = 0.85  # share of the time from which on something limits the rate
 
 
 def with_observations(record: LoadRecord, log: MachineLog) -> LoadRecord:
-    """Return the record with what the monitor saw during its runs, and what limits the rate by that."""
+    """Return the record with the monitor's values for its runs, and with what limits the rate."""
     gpu, cpu = log.gpu or GpuSamples(), log.cpu or CpuSamples()
 
     def observed(run: LoadRun) -> LoadRun:
@@ -443,7 +441,7 @@ def with_observations(record: LoadRecord, log: MachineLog) -> LoadRecord:
 
 
 def limited_by(record: LoadRecord) -> LimitedBy:
-    """Return what limits the capacity of a record: see :class:`LoadRecord`."""
+    """Return the limit of a record's capacity, which :class:`LoadRecord` describes."""
     run, limit, wait = record.run, record.limit.seconds, record.deployment.wait
     if run is None or not record.capacity:
         return ""
@@ -454,31 +452,30 @@ def limited_by(record: LoadRecord) -> LimitedBy:
     if run.busy >= BUSY:
         return "instances" if run.gpu is None else "host"
     size = max(1, round(run.mean_batch))
-    calls = [times[min(one for one in times if one >= size)] for times in record.service if size <= max(times)]
+    calls = [
+        times[min(prepared for prepared in times if prepared >= size)] for times in record.service if size <= max(times)
+    ]
     if max(calls, default=0.0) > limit / 2:
         return "call"
     return "batching" if wait >= limit / 5 and run.waited > wait / 2 else "queue"
 
 
-def _with_results(
+def with_results(
     record: LoadRecord, driven: TaskResult[LoadRecord], served: Sequence[TaskResult[tasks.ServeResult]]
 ) -> LoadRecord:
     """Return the record with the runs, and with the verdict on the answers."""
-    ends: list[TaskResult[Any]] = [driven, *served]
-    failed = (one for one in ends if one.status != "ok" and tasks.NEVER_SERVED not in one.reason)
-    end = next(failed, TaskResult[Any]())
-    results = [one.value for one in served if one.value]
-    agreements = [one.agreement for one in results if one.agreement]
-    facts = next((one.model for one in served if one.model), record.model)
+    results: list[TaskResult[Any]] = [driven, *served]
+    failures = (result for result in results if result.status != "ok" and tasks.NEVER_SERVED not in result.reason)
+    outcome = next(failures, TaskResult[Any]())
+    verdicts = [result.value for result in served if result.value]
+    agreements = [verdict.agreement for verdict in verdicts if verdict.agreement]
+    facts = next((result.model for result in served if result.model), record.model)
+    warnings = [warning for result in served for warning in result.warnings]
     return structs.replace(
-        driven.value or record,
-        status=end.status,
-        reason=end.reason,
-        hint=end.hint,
+        driven.value or record, status=outcome.status, reason=outcome.reason, hint=outcome.hint,
         model=structs.replace(facts, name=record.model.name),
-        agreement=min(agreements, key=lambda one: one.agrees is not False, default=None),
-        checked=sum(one.checked for one in results),
-        mixed_up=sum(one.mixed_up for one in results),
-        memory=Memory(host_peak=sum(one.memory.host_peak or 0 for one in served)),
-        warnings=tuple({(one.code, one.message): one for result in served for one in result.warnings}.values()),
-    )
+        agreement=min(agreements, key=lambda agreement: agreement.agrees is not False, default=None),
+        checked=sum(verdict.checked for verdict in verdicts), mixed_up=sum(verdict.mixed_up for verdict in verdicts),
+        memory=Memory(host_peak=sum(result.memory.host_peak or 0 for result in served)),
+        warnings=tuple({(warning.code, warning.message): warning for warning in warnings}.values()),
+    )  # fmt: skip

@@ -35,10 +35,10 @@ class Batcher:
         self._waiting: queue.Queue[tuple[dict[str, Any], Future[list[Any]]]] = queue.Queue(settings["queue"])
         context = multiprocessing.get_context("spawn")
         for _ in range(settings["instances"]):
-            here, there = context.Pipe()
-            context.Process(target=work, args=(there, settings), daemon=True).start()
-            here.recv()  # it is ready
-            threading.Thread(target=self._feed, args=(here,), daemon=True).start()
+            connection, child_connection = context.Pipe()
+            context.Process(target=work, args=(child_connection, settings), daemon=True).start()
+            connection.recv()  # it is ready
+            threading.Thread(target=self._feed, args=(connection,), daemon=True).start()
 
     def infer(self, inputs: dict[str, Any]) -> list[Any]:
         """Return the outputs of one request. Raises queue.Full if too many wait."""
@@ -52,8 +52,8 @@ class Batcher:
             end = time.perf_counter() + self.settings["wait"]
             while len(batch) < self.settings["max_batch"]:
                 try:
-                    left = end - time.perf_counter()
-                    batch.append(self._waiting.get(left > 0, max(left, 0)))
+                    remaining = end - time.perf_counter()
+                    batch.append(self._waiting.get(remaining > 0, max(remaining, 0)))
                 except queue.Empty:
                     break
             try:
@@ -61,22 +61,22 @@ class Batcher:
                 outputs = instance.recv()
             except (EOFError, OSError):
                 outputs = RuntimeError("the instance has ended")
-            for place, (_, answer) in enumerate(batch):
+            for row, (_, answer) in enumerate(batch):
                 if isinstance(outputs, Exception):
                     answer.set_exception(outputs)
                 else:
-                    answer.set_result([output[place] for output in outputs])
+                    answer.set_result([output[row] for output in outputs])
 
 
 def work(requests: Connection, settings: dict[str, Any]) -> None:
-    """Answer batches in a process of its own, with the smallest prepared size that fits."""
+    """Answer batches in a process of its own. A batch is padded to the next prepared size."""
     scripts = {size: runpy.run_path(str(FOLDER / f"batch-{size}" / "run.py")) for size in settings["sizes"]}
     for script in scripts.values():
         arrays(script["run"](*script["inputs"]))
     requests.send("ready")
     while True:
         batch = requests.recv()
-        size = next(one for one in settings["sizes"] if one >= len(batch))
+        size = next(prepared_size for prepared_size in settings["sizes"] if prepared_size >= len(batch))
         try:
             rows = [*batch, *[batch[-1]] * (size - len(batch))]
             stacked = [
@@ -88,13 +88,13 @@ def work(requests: Connection, settings: dict[str, Any]) -> None:
             requests.send(RuntimeError(f"{type(error).__name__}: {error}"))
 
 
-def like(own: Any, array: Any) -> Any:
+def like(example: Any, array: Any) -> Any:
     """Return an array as an input of the kind that the script takes."""
-    if isinstance(own, np.ndarray):
-        return array.astype(own.dtype)
+    if isinstance(example, np.ndarray):
+        return array.astype(example.dtype)
     import torch
 
-    return torch.empty_like(own).copy_(torch.from_numpy(array))
+    return torch.empty_like(example).copy_(torch.from_numpy(array))
 
 
 def arrays(outputs: Any) -> list[Any]:
@@ -126,7 +126,7 @@ class Handler(BaseHTTPRequestHandler):
             code = 400 if isinstance(error, (ValueError, KeyError, OSError)) else 500
             return self._answer(code, str(error).encode(), "text/plain")
         body = io.BytesIO()
-        np.savez(body, **{f"output{place}": output for place, output in enumerate(outputs)})
+        np.savez(body, **{f"output{index}": output for index, output in enumerate(outputs)})
         return self._answer(200, body.getvalue(), "application/octet-stream")
 
     def _answer(self, code: int, body: bytes, kind: str) -> None:

@@ -61,7 +61,7 @@ class ServeJob(CaseJob, frozen=True, kw_only=True):
 
 
 class ServeResult(Struct, frozen=True, kw_only=True):
-    """The verdict on the kept answers; ``mixed_up`` counts those that fit another request better."""
+    """The verdict on the kept answers; ``mixed_up`` counts the answers that fit another request better."""
 
     agreement: Agreement | None = None
     checked: int = 0
@@ -69,7 +69,7 @@ class ServeResult(Struct, frozen=True, kw_only=True):
 
 
 def serve(job: ServeJob, context: TaskContext) -> ServeResult:
-    """Prepare the runners, then answer until the dispatcher is done."""
+    """Prepare the runners, then answer requests until the dispatcher is done."""
     with ExitStack() as stack:
         runners: dict[tuple[int, int], Runner] = {}
         pools: dict[int, Inputs] = {}
@@ -89,10 +89,12 @@ def serve(job: ServeJob, context: TaskContext) -> ServeResult:
 
         for size in job.sizes:
             for number, (_, samples) in enumerate(job.groups):
-                own = group_context(job, number, size, context)
-                model = own.load()
+                group = group_context(job, number, size, context)
+                model = group.load()
                 module = module or model.module
-                runners[number, size] = runner = own.prepare(replaced(model, module=module))  # one copy of the weights
+                runners[number, size] = runner = group.prepare(
+                    replaced(model, module=module)
+                )  # one copy of the weights
                 if number not in pools:
                     inputs, expected[number] = read_arrays(samples, "input", "output")
                     pools[number] = {spec.name: array for spec, array in zip(model.inputs, inputs, strict=True)}
@@ -100,13 +102,13 @@ def serve(job: ServeJob, context: TaskContext) -> ServeResult:
                 break
         for key in () if job.longest else runners:  # a GPU's graphs read weights that preparing may move
             enter(*key)
-        for _ in range(MOST_PASSES):  # to enter a runner may have discarded what others had compiled
+        for _ in range(MOST_PASSES):  # entering a runner may discard what others have compiled
             compilations = runner.compilations()
             for key in [*runners] * WARMUP_CALLS:
                 call(*key)
             if runner.compilations() == compilations:
                 break
-        context.model = own.model
+        context.model = group.model
         connection = stack.enter_context(_connected(job.address))
         connection.send_bytes(HELLO.pack(job.instance, size))
         kept = _answer(connection, runners, pools)
@@ -126,13 +128,13 @@ def _connected(address: str) -> Connection:
 
 
 def group_context(job: ServeJob, number: int, size: int, parent: TaskContext) -> TaskContext:
-    """Return the context of a group at one batch size, with a folder of its own; it reports as the task's."""
+    """Return the context of a group at one batch size, with a folder of its own; it reports to the task's context."""
     folder = Path(job.folder) / f"group-{number}-batch-{size}"
     folder.mkdir(exist_ok=True)
     case = replace(job.case, batch=size, inputs=job.groups[number][0])
-    own = TaskContext(replace(job, case=case, folder=str(folder)), parent._send)
-    own.preparation.phases, own.preparation.warnings = parent.preparation.phases, parent.preparation.warnings
-    return own
+    context = TaskContext(replace(job, case=case, folder=str(folder)), parent._send)
+    context.preparation.phases, context.preparation.warnings = parent.preparation.phases, parent.preparation.warnings
+    return context
 
 
 def _stacked(pool: Inputs, samples: Sequence[int], size: int) -> Inputs:
@@ -168,7 +170,7 @@ def _answer(
 def _checked(
     kept: Sequence[tuple[list[int], Outputs]], expected: Mapping[int, Outputs], tolerance: float, name: str
 ) -> ServeResult:
-    """Return how far kept answers agree with the reference's rows, each with its own."""
+    """Compare the kept answers with the rows of the reference for the same samples, and return the verdict."""
     if any(output.shape[:1] != (POOL,) for outputs in expected.values() for output in outputs):
         return ServeResult(agreement=Agreement(reference=name, reason="the outputs have no batch dimension"))
     agreements: list[Agreement] = []
@@ -179,15 +181,15 @@ def _checked(
         answers = [output[: len(rows)] for output in outputs]
         agreements.append(compare(answers, [output[rows] for output in targets], tolerance, name))
         checked += len(rows)
-        mixed_up += _mixed_up(answers, targets, rows)
-    worst = max(agreements, key=lambda one: (one.agrees is False, one.rel_l2 or 0.0), default=None)
+        mixed_up += _count_mixed_up(answers, targets, rows)
+    worst = max(agreements, key=lambda agreement: (agreement.agrees is False, agreement.rel_l2 or 0.0), default=None)
     if worst and mixed_up:
         worst = replace(worst, agrees=False, reason=f"{mixed_up} of {checked} answers belong to other requests")
     return ServeResult(agreement=worst, checked=checked, mixed_up=mixed_up)
 
 
-def _mixed_up(answers: Outputs, expected: Outputs, places: Sequence[int]) -> int:
-    """Return how many answers are at least twice as close to another sample's outputs as to their own."""
+def _count_mixed_up(answers: Outputs, expected: Outputs, samples: Sequence[int]) -> int:
+    """Count the answers that are at least twice as close to another sample's outputs as to their own."""
     rows, targets = (
         np.concatenate([flat.reshape(len(flat), -1) for flat in outputs if flat.dtype.kind == "f"], axis=1)
         for outputs in (answers, expected)
@@ -195,14 +197,14 @@ def _mixed_up(answers: Outputs, expected: Outputs, places: Sequence[int]) -> int
     if not rows.size:
         return 0
     distance = np.array([np.linalg.norm(targets - row, axis=1) for row in rows])
-    own = distance[np.arange(len(rows)), list(places)]
-    return int((2 * distance.min(axis=1) < own).sum())
+    own_distance = distance[np.arange(len(rows)), list(samples)]
+    return int((2 * distance.min(axis=1) < own_distance).sum())
 
 
 class ServedInstances(Instances):
     """Instances in other processes, which connect to ``listener``. One that is silent for ``patience`` seconds is lost.
 
-    Raises InferlensError if the file ``stop`` appears before all have connected: one of them has ended.
+    Raises InferlensError if the file ``stop`` appears before all have connected, because one of them has ended.
     """
 
     def __init__(self, listener: Listener, count: int, stop: Path, patience: float) -> None:
@@ -230,15 +232,15 @@ class ServedInstances(Instances):
     def wait(self, until: float) -> list[Finished]:
         # Not selectors, which round up to milliseconds. Without an end, look from time to time.
         now = time.perf_counter()
-        silent = [item for item, (_, since) in self._busy.items() if now - since > self._patience]
-        left = 0.0 if silent else max(0.0, min(until - now, 1.0))
-        ready, _, _ = select.select([self._wakes, *self._busy], [], [], left)
+        silent = [descriptor for descriptor, (_, since) in self._busy.items() if now - since > self._patience]
+        timeout = 0.0 if silent else max(0.0, min(until - now, 1.0))
+        ready, _, _ = select.select([self._wakes, *self._busy], [], [], timeout)
         if self._wakes in ready:
             ready.remove(self._wakes)
             os.read(self._wakes, 1 << 16)
-        silent = [item for item in silent if item not in ready]
-        lost = [Finished(self._busy.pop(item)[0], now, now, failed=True, gone=True) for item in silent]
-        return [*(self._finished(self._busy.pop(item)[0]) for item in ready), *lost]
+        silent = [descriptor for descriptor in silent if descriptor not in ready]
+        lost = [Finished(self._busy.pop(descriptor)[0], now, now, failed=True, gone=True) for descriptor in silent]
+        return [*(self._finished(self._busy.pop(descriptor)[0]) for descriptor in ready), *lost]
 
     def wake(self) -> None:
         """Let ``wait`` return at once; another thread may call this."""
@@ -263,12 +265,13 @@ SCENARIOS = {"server": "Server", "offline": "Offline", "single-stream": "SingleS
 SUMMARY = "mlperf_log_summary.txt"
 LEAST_QUERIES = 100
 LIBRARY = 1024  # samples that LoadGen knows
-SURE = 0.01  # LoadGen wants to be so sure of the quantile; half as many queries more leave room for late ones
+# The error that LoadGen allows for the quantile; half as many queries more leave room for late ones.
+SURE = 0.01
 OFFLINE_SHARE = 1.1  # of the expected rate: LoadGen makes so many samples for the time of a run
 
 
 class LoadgenTraffic(Traffic):
-    """The queries that LoadGen has issued for samples of a ``pool``; each is answered when its request ends."""
+    """The queries that LoadGen has issued for samples of a ``pool``. A query is answered when its request ends."""
 
     def __init__(self, loadgen: Any, instances: ServedInstances, pool: Sequence[int]) -> None:
         self._queries: list[int] = []
@@ -364,8 +367,8 @@ def drive(job: DriveJob, context: TaskContext) -> LoadRecord:
         write_whole(Path(job.file), msgspec.json.encode(replace(record, status="failed", reason=INTERRUPTED)))
 
     with closing(instances):
-        most = replace(deployment, max_batch=min(deployment.max_batch, instances.largest))
-        record = measure(replace(record, deployment=most), instances, keep, job.end)
+        limited = replace(deployment, max_batch=min(deployment.max_batch, instances.largest))
+        record = measure(replace(record, deployment=limited), instances, keep, job.end)
         rate = record.capacity or next(iter(record.rates), 0.0)
         if record.scenario and rate:
             verdict = loadgen_run(instances, record, rate, Path(job.file).parent / f"loadgen-{record.id[:6]}")
