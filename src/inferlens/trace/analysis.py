@@ -36,8 +36,8 @@ from inferlens.trace.model import (
     Floats,
     Ints,
     LaunchLinks,
+    Nest,
     Trace,
-    nested,
 )
 from inferlens.trace.read import read_trace
 
@@ -77,14 +77,13 @@ class Intervals:
         return int((self.end - self.begin).sum())
 
     def intersection(self, intervals: Intervals) -> Intervals:
-        # The intervals of the other that meet one of these are neighbours there.
+        # The other intervals that meet one of these are neighbors: ``count`` of them from ``first`` on.
         first = np.searchsorted(intervals.end, self.begin, "right")
-        last = np.searchsorted(intervals.begin, self.end, "left")
-        count = np.maximum(last - first, 0)
-        rows = np.repeat(np.arange(len(self)), count)
-        its = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count) + np.repeat(first, count)
-        begin = np.maximum(self.begin[rows], intervals.begin[its])
-        end = np.minimum(self.end[rows], intervals.end[its])
+        count = np.maximum(np.searchsorted(intervals.begin, self.end, "left") - first, 0)
+        own_index = np.repeat(np.arange(len(self)), count)
+        index = np.arange(count.sum()) + np.repeat(first - (np.cumsum(count) - count), count)
+        begin = np.maximum(self.begin[own_index], intervals.begin[index])
+        end = np.minimum(self.end[own_index], intervals.end[index])
         kept = end > begin
         return Intervals(begin[kept], end[kept])
 
@@ -102,15 +101,15 @@ class Intervals:
         return self._until(end, sums) - self._until(begin, sums)
 
     def _until(self, time: Ints, sums: Ints) -> Ints:
-        place = np.searchsorted(self.begin, time, "right") - 1
-        safe = np.maximum(place, 0)
+        index = np.searchsorted(self.begin, time, "right") - 1
+        safe = np.maximum(index, 0)
         if not len(self):
             return np.zeros(len(time), dtype=np.int64)
         inside = np.minimum(time, self.end[safe]) - self.begin[safe]
-        return np.where(place >= 0, sums[safe] + inside, 0)
+        return np.where(index >= 0, sums[safe] + inside, 0)
 
 
-PREFIXES = "ProfilerStep#", "model_run"  # what PyTorch's profiler writes, and ONNX Runtime's
+PREFIXES = "ProfilerStep#", "model_run"  # of the names of steps in PyTorch's profiler, and in ONNX Runtime's
 WHOLE_TRACE = "whole trace"  # the name of the only step, where none is marked
 # A last step with fewer of the GPU events of the one before was cut off by the profiler's end.
 _CUT_OFF = 0.8
@@ -132,47 +131,46 @@ class Steps:
     names: NDArray[np.object_]  # numbers as the trace has them, or :data:`WHOLE_TRACE`
     host_begin: Ints  # ``host_begin`` and ``host_end``: of the annotation
     host_end: Ints
-    begin: Ints  # ``begin`` and ``end``: with what was launched
+    begin: Ints  # ``begin`` and ``end``: of the step with the GPU events that it launched
     end: Ints
-    launched: Ints  # GPU events that were
-    counted_in_means: Bools  # whether it counts in means; what the profiler has cut off does not
+    launched: Ints  # number of GPU events that the step launched
+    counted_in_means: Bools  # whether it counts in means; a step that the profiler has cut off does not
 
     def __len__(self) -> int:
         return len(self.names)
 
     def only(self, name: str) -> Steps:
         """Return one step by its number, which then counts. Raises InferlensError if there is none."""
-        places = np.flatnonzero(self.names == name)[:1]
-        if not len(places):
+        indices = np.flatnonzero(self.names == name)[:1]
+        if not len(indices):
             raise InferlensError(f"The trace has no step {name}.", expected=f"one of {', '.join(self.names[:20])}")
-        return self._select(places)
+        return self._select(indices)
 
     def counted(self) -> Steps:
         return self._select(np.flatnonzero(self.counted_in_means))
 
-    def _select(self, places: Ints) -> Steps:
-        columns = {field.name: getattr(self, field.name)[places] for field in fields(self)}
-        return Steps(**{**columns, "counted_in_means": np.ones(len(places), bool)})
+    def _select(self, indices: Ints) -> Steps:
+        columns = {field.name: getattr(self, field.name)[indices] for field in fields(self)}
+        return Steps(**{**columns, "counted_in_means": np.ones(len(indices), bool)})
 
 
 def steps_of(trace: Trace, launch_links: LaunchLinks) -> Steps:
     """Return all steps of a trace: at least one, unless the trace has no events."""
-    names, begin, end = _on_the_host(trace)
-    inside = _launched_in(trace, launch_links, begin, end)
-    launched = np.bincount(inside[inside >= 0], minlength=len(names))
-    ends = trace.ends(trace.gpu.row)
-    begins = trace.begin[trace.gpu.row]
-    from_, until = begin.copy(), end.copy()
+    names, begin, end = _host_steps(trace)
+    step_of_event = _launching_steps(trace, launch_links, begin, end)
+    launched = np.bincount(step_of_event[step_of_event >= 0], minlength=len(names))
+    gpu_begin, gpu_end = trace.begin[trace.gpu.row], trace.ends(trace.gpu.row)
+    step_begin, step_end = begin.copy(), end.copy()
     if launched.any():
-        before = begin[0]
+        previous_end = begin[0]
         if launched[0]:
-            first = begins[inside == 0].min()
-            earlier = ends[(inside < 0) & (ends < first)]
-            before = max(before, earlier.max(initial=before))
-        for place in range(len(names)):
-            from_[place] = max(before, begin[place])
-            until[place] = max(end[place], ends[inside == place].max(initial=end[place]), from_[place])
-            before = until[place]
+            first_event = gpu_begin[step_of_event == 0].min()
+            earlier_ends = gpu_end[(step_of_event < 0) & (gpu_end < first_event)]
+            previous_end = earlier_ends.max(initial=previous_end)
+        for step in range(len(names)):
+            step_begin[step] = max(previous_end, begin[step])
+            last_event = gpu_end[step_of_event == step].max(initial=end[step])
+            step_end[step] = previous_end = max(last_event, step_begin[step])
     kept = np.ones(len(launched), bool)
     if len(launched) >= 2 and launched.any():
         # The last steps are incomplete if they launched nothing, or far too little.
@@ -180,16 +178,18 @@ def steps_of(trace: Trace, launch_links: LaunchLinks) -> Steps:
         kept[last + 1 :] = False
         kept[last] = last == 0 or launched[last - 1] * _CUT_OFF <= launched[last]
     timed = kept & (end > begin)  # a step that the profiler left open has no duration
-    return Steps(np.array(names, dtype=object), begin, end, from_, until, launched, timed if timed.any() else kept)
+    counted = timed if timed.any() else kept
+    return Steps(np.array(names, dtype=object), begin, end, step_begin, step_end, launched, counted)
 
 
-def _on_the_host(trace: Trace) -> tuple[list[str], Ints, Ints]:
+def _host_steps(trace: Trace) -> tuple[list[str], Ints, Ints]:
+    """Return names, begins and ends of the annotations of steps; without any, the whole trace as one step."""
     annotations = trace.scopes.row[trace.category[trace.scopes.row] == Category.ANNOTATION]
     for prefix in PREFIXES:
         rows = annotations[trace.starting(annotations, prefix)]
         if not len(rows) or (prefix == PREFIXES[1] and set(trace.names_of(rows)) != {prefix}):
             continue
-        # A trace of several processes repeats its steps. Those of the first thread count.
+        # A trace of several processes repeats its steps. Only the steps of the first thread count.
         rows = rows[trace.thread[rows] == trace.thread[rows[0]]]
         rows = rows[np.argsort(trace.begin[rows], kind="stable")]
         names = [name.removeprefix(prefix) or str(number) for number, name in enumerate(trace.names_of(rows))]
@@ -202,15 +202,15 @@ def _on_the_host(trace: Trace) -> tuple[list[str], Ints, Ints]:
     return [WHOLE_TRACE], trace.begin[rows].min(keepdims=True), trace.ends(rows).max(keepdims=True)
 
 
-def _launched_in(trace: Trace, launch_links: LaunchLinks, begin: Ints, end: Ints) -> Ints:
-    """Return the step in which the launch of a GPU event began and ended, for all GPU events; -1 without one."""
+def _launching_steps(trace: Trace, launch_links: LaunchLinks, begin: Ints, end: Ints) -> Ints:
+    """Return for every GPU event the step in which its launch began and ended; -1 without one."""
     steps = np.full(len(trace.gpu), -1, dtype=np.int64)
     launched = launch_links.launch >= 0
     if len(begin) and launched.any():
         rows = trace.calls.row[launch_links.launch[launched]]
-        place = np.searchsorted(begin, trace.begin[rows], "right") - 1
-        fits = (place >= 0) & (trace.ends(rows) <= end[np.maximum(place, 0)])
-        steps[launched] = np.where(fits, place, -1)
+        step = np.searchsorted(begin, trace.begin[rows], "right") - 1
+        is_inside = (step >= 0) & (trace.ends(rows) <= end[np.maximum(step, 0)])
+        steps[launched] = np.where(is_inside, step, -1)
     return steps
 
 
@@ -230,27 +230,27 @@ def parts_of(trace: Trace, launch_links: LaunchLinks) -> dict[str, Intervals]:
         "data loader": scopes[loads],
         "CPU": scopes[(operators | trace.starting(scopes, *_OPTIMIZER)) & ~talks & ~loads],
     }
-    return {name: Intervals.of_events(trace, item) for name, item in rows.items()}
+    return {name: Intervals.of_events(trace, part_rows) for name, part_rows in rows.items()}
 
 
 def shares_of(parts: dict[str, Intervals], steps: Steps) -> dict[str, Ints]:
     """Return the nanoseconds of all steps by :data:`PARTS`, which add up to the step."""
-    left = Intervals.union(steps.begin, steps.end)
+    remaining = Intervals.union(steps.begin, steps.end)
     shares: dict[str, Ints] = {}
     for name, part in parts.items():
-        intervals = part.intersection(left)
+        intervals = part.intersection(remaining)
         shares[name] = intervals.covered(steps.begin, steps.end)
-        left = left.difference(intervals)
-    return {**shares, "other": left.covered(steps.begin, steps.end)}
+        remaining = remaining.difference(intervals)
+    return {**shares, "other": remaining.covered(steps.begin, steps.end)}
 
 
 def communication(trace: Trace, launch_links: LaunchLinks) -> Bools:
-    """Return a mask of the kernels that exchange data between devices: by their names, or those of their operators."""
+    """Return a mask of the kernels that exchange data between devices, by their names or those of their operators."""
     collective = trace.named(trace.gpu.row, lambda name: any(word in name.lower() for word in _COLLECTIVES))
     launched = launch_links.operator >= 0
     collective[launched] |= trace.starting(trace.scopes.row[launch_links.operator[launched]], *_LIBRARIES)
-    which: Bools = collective & (trace.category[trace.gpu.row] == Category.KERNEL)
-    return which
+    mask: Bools = collective & (trace.category[trace.gpu.row] == Category.KERNEL)
+    return mask
 
 
 def idle_of(trace: Trace, launch_links: LaunchLinks, steps: Steps) -> dict[str, float]:
@@ -258,16 +258,16 @@ def idle_of(trace: Trace, launch_links: LaunchLinks, steps: Steps) -> dict[str, 
     sums = dict.fromkeys(CAUSES, 0.0)
     gaps = _gaps(trace, launch_links, Intervals.union(steps.begin, steps.end))
     waits = Intervals.of_events(trace, synchronising(trace, launch_links))
-    for host, between in gaps:
-        synchronised = host.intersection(waits).total
-        for cause, time in zip(CAUSES, (host.total - synchronised, synchronised, between.total), strict=True):
+    for waiting, idle in gaps:
+        synchronised = waiting.intersection(waits).total
+        for cause, time in zip(CAUSES, (waiting.total - synchronised, synchronised, idle.total), strict=True):
             sums[cause] += time / len(gaps)
     return sums
 
 
 def host_gaps(trace: Trace, launch_links: LaunchLinks, window: Intervals) -> Intervals:
-    """Return when all devices that ran anything waited to be given work within the window."""
-    gaps = [host for host, _ in _gaps(trace, launch_links, window)]
+    """Return the intervals in the window in which all devices that ran anything waited for work."""
+    gaps = [waiting for waiting, _ in _gaps(trace, launch_links, window)]
     return reduce(Intervals.intersection, gaps) if gaps else Intervals(window.begin[:0], window.end[:0])
 
 
@@ -282,21 +282,21 @@ def synchronising(trace: Trace, launch_links: LaunchLinks) -> Ints:
 
 
 def _gaps(trace: Trace, launch_links: LaunchLinks, window: Intervals) -> list[tuple[Intervals, Intervals]]:
-    """Return when each device waited for work within the window, and when it had work and did not run it."""
+    """Return for each device when it waited for work, and when it had work and did not run it, within the window."""
     gaps = []
     for device in np.unique(trace.gpu.device).tolist() if len(window) else []:
-        here = np.flatnonzero(trace.gpu.device == device)
-        rows, launch = trace.gpu.row[here], launch_links.launch[here]
+        events = np.flatnonzero(trace.gpu.device == device)
+        rows, launch = trace.gpu.row[events], launch_links.launch[events]
         begin, reach = trace.begin[rows], np.maximum.accumulate(trace.ends(rows))
-        calls = trace.calls.row[np.maximum(launch, 0)] if len(trace.calls) else np.zeros(len(here), np.int64)
+        calls = trace.calls.row[np.maximum(launch, 0)] if len(trace.calls) else np.zeros(len(events), np.int64)
         # Events without a launch count as launched from the start.
-        given = np.where(launch >= 0, trace.ends(calls), np.iinfo(np.int64).min)
-        low, high = int(window.begin[0]), int(window.end[-1])
-        start = np.concatenate([[min(low, int(begin[0]))], reach])
-        end = np.concatenate([begin, [max(high, int(reach[-1]))]])
-        until = np.clip(np.concatenate([given, [high]]), start, np.maximum(start, end))
-        both = Intervals.union(start, until), Intervals.union(until, end)
-        gaps.append((both[0].intersection(window), both[1].intersection(window)))
+        launch_end = np.where(launch >= 0, trace.ends(calls), np.iinfo(np.int64).min)
+        window_begin, window_end = int(window.begin[0]), int(window.end[-1])
+        gap_begin = np.concatenate([[min(window_begin, int(begin[0]))], reach])
+        gap_end = np.concatenate([begin, [max(window_end, int(reach[-1]))]])
+        work_given = np.concatenate([launch_end, [window_end]]).clip(gap_begin, np.maximum(gap_begin, gap_end))
+        waiting, idle = Intervals.union(gap_begin, work_given), Intervals.union(work_given, gap_end)
+        gaps.append((waiting.intersection(window), idle.intersection(window)))
     return gaps
 
 
@@ -308,7 +308,7 @@ def _gaps(trace: Trace, launch_links: LaunchLinks, window: Intervals) -> list[tu
 
 
 class Costs:
-    """Costs of every scope of a trace in nanoseconds; those that are no operators have none."""
+    """Costs of every scope of a trace in nanoseconds. Only operators have costs."""
 
     def __init__(self, trace: Trace, launch_links: LaunchLinks) -> None:
         self.trace, self.launch_links = trace, launch_links
@@ -319,7 +319,7 @@ class Costs:
         for level in nest.levels[1:]:
             others = level[~self._operators[self.parent[level]]]
             self.parent[others] = self.parent[self.parent[others]]
-        # Operators that another one called, and those that are all that an operator of the same name calls.
+        # An operator is merged into its caller if both have one name and the caller calls nothing else.
         self._called: Bools = self._operators & (self.parent >= 0)
         only_call = np.bincount(self.parent[self._called], minlength=len(rows))[self.parent] == 1
         names = trace.name[rows]
@@ -330,38 +330,39 @@ class Costs:
     @cached_property
     def host_self(self) -> Ints:
         """Host time without called operators and without calls of the runtime."""
-        nest, own = self.launch_links.nest, self.host_total.copy()
-        child = np.flatnonzero(self._called)
-        above = self.parent[child]
-        # What only overlaps the operator around its begin is in it for that long.
-        np.subtract.at(own, above, np.minimum(nest.end[child], nest.end[above]) - nest.begin[child])
-        rows = self.trace.calls.row  # the runtime calls the driver: what is within another call does not count
-        begin, duration, thread = self.trace.begin[rows], self.trace.duration[rows], self.trace.thread[rows]
-        order = np.lexsort((-duration, begin, thread))
-        calls = order[nested(thread[order], begin[order], (begin + duration)[order])[0] == NONE]
-        around = self.launch_links.around_calls(Category.OPERATOR)[calls]
-        inside = around >= 0
-        np.subtract.at(own, around[inside], duration[calls[inside]])
-        return np.maximum(self._given_on(own, self._merged), 0)
+        trace, nest = self.trace, self.launch_links.nest
+        self_time = self.host_total.copy()
+        called = np.flatnonzero(self._called)
+        callers = self.parent[called]
+        # An operator that outlasts the one around its begin counts there for as long as both run.
+        np.subtract.at(self_time, callers, np.minimum(nest.end[called], nest.end[callers]) - nest.begin[called])
+        rows = trace.calls.row
+        order = np.lexsort((-trace.duration[rows], trace.begin[rows], trace.thread[rows]))
+        # The runtime calls the driver: a call within another call does not count.
+        outermost = order[Nest(trace, rows[order]).parent == NONE]
+        operators = self.launch_links.around_calls(Category.OPERATOR)[outermost]
+        inside = operators >= 0
+        np.subtract.at(self_time, operators[inside], trace.duration[rows[outermost[inside]]])
+        return np.maximum(self._added_to_parents(self_time, self._merged), 0)
 
     @cached_property
     def device_self(self) -> Ints:
-        return self._launched(np.ones(len(self.trace.gpu), bool))
+        return self._launched_time(np.ones(len(self.trace.gpu), bool))
 
     @cached_property
     def device_total(self) -> Ints:
-        return self._given_on(self.device_self, self._called)
+        return self._added_to_parents(self.device_self, self._called)
 
     @cached_property
     def tensor_total(self) -> Ints:
-        return self._given_on(self._launched(self.uses_tensor_cores), self._called)
+        return self._added_to_parents(self._launched_time(self.uses_tensor_cores), self._called)
 
     @cached_property
     def eligible(self) -> Bools:
         """A mask of the operators that could use tensor cores, or call one that could."""
-        could = self.trace.named(self.trace.scopes.row, ELIGIBLE.__contains__) & self._operators
-        own = could | (self._launched(self.uses_tensor_cores) > 0)
-        return self._given_on(own.astype(np.int64), self._called) > 0
+        listed = self.trace.named(self.trace.scopes.row, ELIGIBLE.__contains__) & self._operators
+        eligible = listed | (self._launched_time(self.uses_tensor_cores) > 0)
+        return self._added_to_parents(eligible.astype(np.int64), self._called) > 0
 
     @cached_property
     def uses_tensor_cores(self) -> Bools:
@@ -385,18 +386,19 @@ class Costs:
             operators[merged] = self.parent[operators[merged]]
         return operators
 
-    def _launched(self, which: Bools) -> Ints:
+    def _launched_time(self, mask: Bools) -> Ints:
+        """Return for every scope the time of the GPU events of a mask that it launched."""
         sums = np.zeros(len(self.trace.scopes), dtype=np.int64)
-        launched = which & (self.operator >= 0)
+        launched = mask & (self.operator >= 0)
         np.add.at(sums, self.operator[launched], self.trace.duration[self.trace.gpu.row[launched]])
         return sums
 
-    def _given_on(self, own: Ints, which: Bools) -> Ints:
-        """Return values of scopes. Those of ``which`` are added to the operator around them, inner ones first."""
-        total = own.copy()
+    def _added_to_parents(self, values: Ints, mask: Bools) -> Ints:
+        """Return the values of scopes. Values of a mask are added to the operators around them, inner ones first."""
+        total = values.copy()
         for level in reversed(self.launch_links.nest.levels):
-            given = level[which[level]]
-            np.add.at(total, self.parent[given], total[given])
+            scopes = level[mask[level]]
+            np.add.at(total, self.parent[scopes], total[scopes])
         return total
 
 
@@ -419,10 +421,10 @@ class GpuUse(Struct, frozen=True, kw_only=True):
 class Overview(Struct, frozen=True, kw_only=True):
     """Means over the steps that count; seconds."""
 
-    steps: int  # those that count; ``left_out`` were cut off by the profiler's end
+    steps: int  # number of steps that count; ``left_out`` were cut off by the profiler's end
     left_out: int
     step_time: float  # of one step
-    parts: dict[str, float]  # of one step, by what it went to; they add up to it
+    parts: dict[str, float]  # the time of one step by :data:`PARTS`; they add up to the step
     idle: dict[str, float]  # of one step, by cause; the mean over GPUs
     bound: str  # ``GPU``, ``host``, ``both`` or ``CPU only``
     gpus: tuple[GpuUse, ...]
@@ -434,7 +436,7 @@ class Overview(Struct, frozen=True, kw_only=True):
         return self.idle[HOST] + self.idle[SYNCHRONISING]
 
 
-# What torch.profiler writes of itself, whether or not it records; and its steps.
+# Events of torch.profiler itself, which it writes whether or not it records.
 _ITS_OWN = (Category.SPAN, Category.OVERHEAD, Category.MARKER)
 _EXPORT = "export in on_trace_ready: profile(..., on_trace_ready=lambda prof: prof.export_chrome_trace('trace.json'))"
 
@@ -447,9 +449,9 @@ def load_analysis(path: Path, step: int | str | None = None) -> Analysis:
     trace = read_trace(path)
     if not len(trace):
         raise InferlensError(f"{path} is a trace without events.", hint="profile more steps")
-    own = np.isin(trace.category, _ITS_OWN) | trace.starting(np.arange(len(trace)), *PREFIXES)
-    own[synchronising(trace, LaunchLinks(trace))] = True
-    if own.all():
+    from_profiler = np.isin(trace.category, _ITS_OWN) | trace.starting(np.arange(len(trace)), *PREFIXES)
+    from_profiler[synchronising(trace, LaunchLinks(trace))] = True
+    if from_profiler.all():
         raise InferlensError(
             f"{path} has only the profiler's own events: it was exported outside of the active steps "
             "of its schedule, such as after a cycle.",
@@ -486,7 +488,7 @@ class Analysis:
         gpu = self.trace.gpu
         kernels = self.trace.category[gpu.row] == Category.KERNEL
         devices = np.unique(gpu.device[kernels]).tolist() if len(self.counted) else []
-        return tuple(self._used(device, np.flatnonzero(kernels & (gpu.device == device))) for device in devices)
+        return tuple(self._gpu_use(device, np.flatnonzero(kernels & (gpu.device == device))) for device in devices)
 
     @cached_property
     def overview(self) -> Overview:
@@ -498,15 +500,10 @@ class Analysis:
         bound = "host" if gpu_waits_for_host(idle[HOST] + idle[SYNCHRONISING], length) else "both"
         bound = bound if gpu_waits_for_host(sum(idle.values()), length) else "GPU"
         return Overview(
-            steps=len(steps),
-            left_out=len(self.steps) - len(steps) if self.step is None else 0,
-            step_time=length,
-            parts=parts,
-            idle=idle,
-            bound=bound if self.gpu_use and length else "CPU only",
-            gpus=self.gpu_use,
+            steps=len(steps), left_out=len(self.steps) - len(steps) if self.step is None else 0, step_time=length,
+            parts=parts, idle=idle, bound=bound if self.gpu_use and length else "CPU only", gpus=self.gpu_use,
             notes=self.trace.notes,
-        )
+        )  # fmt: skip
 
     def within(self, moments: Ints) -> Bools:
         """Return a mask of host moments in the chosen step; all if none was chosen."""
@@ -527,36 +524,41 @@ class Analysis:
         began[launched] = self.within(trace.begin[trace.calls.row[launch[launched]]])
         return began
 
-    def _used(self, device: int, here: Ints) -> GpuUse:
+    def _gpu_use(self, device: int, events: Ints) -> GpuUse:
+        """Return the use of a GPU; ``events`` are its kernels."""
         trace, costs = self.trace, self.costs
         properties = next((properties for properties in trace.about.devices if properties.id == device), None)
-        rows = trace.gpu.row[here]
-        begin, end = trace.begin[rows], trace.ends(rows)
-        low, high = int(self.counted.begin[0]), int(self.counted.end[-1])
-        length, duration = max(high - low, 1), end - begin
-        whole = int(duration.sum())
-        inside = np.minimum(end, high) - np.maximum(begin, low)
-        visible = (costs.occupancy[here] >= 0) & (inside > 0)
-        weights = inside[visible]
-        occupied = (costs.occupancy[here][visible] * weights).sum() / weights.sum() / 100 if visible.any() else None
-        moments, filled = filling(trace, here)
-        at_work = (filled * np.diff(np.clip(moments, low, high))).sum() / length if len(filled) else None
+        rows = trace.gpu.row[events]
+        begin, end, duration = trace.begin[rows], trace.ends(rows), trace.duration[rows]
+        window_begin, window_end = int(self.counted.begin[0]), int(self.counted.end[-1])
+        length = max(window_end - window_begin, 1)
+        inside = np.minimum(end, window_end) - np.maximum(begin, window_begin)
+        occupancy = costs.occupancy[events]
+        usable = (occupancy >= 0) & (inside > 0)
+        moments, filled = filling(trace, events)
+        filled_time = (filled * np.diff(np.clip(moments, window_begin, window_end))).sum()
+
+        def share(mask: Bools) -> float | None:
+            total = int(duration.sum())
+            return float(duration[mask].sum() / total) if total else None
+
+        busy = Intervals.union(begin, end).covered(self.counted.begin[:1], self.counted.end[-1:])
         return GpuUse(
             device=device,
             name=properties.name if properties else "",
-            utilization=int(Intervals.union(begin, end).covered(np.array([low]), np.array([high]))[0]) / length,
-            sm_efficiency=None if at_work is None else float(at_work),
-            occupancy=None if occupied is None else float(occupied),
-            tensor_share=float(duration[costs.uses_tensor_cores[here]].sum() / whole) if whole else None,
-            tensor_untold=float(duration[~costs.tells_tensor_cores[here]].sum() / whole) if whole else None,
+            utilization=int(busy[0]) / length,
+            sm_efficiency=float(filled_time / length) if len(filled) else None,
+            occupancy=float(np.average(occupancy[usable], weights=inside[usable])) / 100 if usable.any() else None,
+            tensor_share=share(costs.uses_tensor_cores[events]),
+            tensor_untold=share(~costs.tells_tensor_cores[events]),
             properties=properties,
         )
 
 
-def filling(trace: Trace, here: Ints) -> tuple[Ints, Floats]:
+def filling(trace: Trace, events: Ints) -> tuple[Ints, Floats]:
     """Return sorted moments, and the estimated share of busy multiprocessors from one moment to the next."""
-    here = here[trace.gpu.blocks_per_sm[here] > 0]
-    rows, blocks = trace.gpu.row[here], trace.gpu.blocks_per_sm[here]
+    events = events[trace.gpu.blocks_per_sm[events] > 0]
+    rows, blocks = trace.gpu.row[events], trace.gpu.blocks_per_sm[events]
     moments = np.concatenate([trace.begin[rows], trace.ends(rows)])
     order = np.argsort(moments, kind="stable")
     level: Any = np.cumsum(np.concatenate([blocks, -blocks])[order])

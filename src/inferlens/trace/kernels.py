@@ -1,7 +1,7 @@
 """Properties of kernels and operators by their names: tensor cores, precision and occupancy.
 
-The lists are those of torch-tb-profiler 0.4.3 (its ``tensor_core.py``, after PyProf's and PyTorch's autocast lists),
-and what has been written since.
+The lists come from torch-tb-profiler 0.4.3 (its ``tensor_core.py``, after PyProf's and PyTorch's autocast lists), with
+later kernels and operators added.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ _KERNELS = tuple(
         (r"sgemm|f32f32|fp32|_ffma|scudnn|(?<![a-z])float(?![a-z0-9])", "fp32"),
     )
 )
-# Generated for one model at a time, and named by what was fused.
+# Generated for one model at a time, and named by the fused operators.
 _NO_PRECISION = re.compile(r"^(?:cudnn_generated_|triton_|generated)")
 
 
@@ -121,10 +121,10 @@ def first_precision(texts: Iterable[str]) -> str:
 @lru_cache(maxsize=1024)  # it is called more than once for every name, and names are few
 def kernel_precision(kernel: str) -> str:
     """Return the precision that a kernel of that name computes in; empty if the name does not say."""
-    low = kernel[:2000].lower()
-    if _NO_PRECISION.match(low):
+    lower = kernel[:2000].lower()
+    if _NO_PRECISION.match(lower):
         return ""
-    return next((name for pattern, name in _KERNELS if pattern.search(low)), "")
+    return next((name for pattern, name in _KERNELS if pattern.search(lower)), "")
 
 
 # *Theoretical* occupancy is the share of a multiprocessor's threads that fit at a time. *Achieved* occupancy is
@@ -178,7 +178,7 @@ def theoretical(
     if units:
         limits.append(gpu.shared_memory_per_multiprocessor // (units * unit))
     if not min(limits):
-        return None  # it did run, so that none fits is no answer
+        return None  # the kernel did run, so these limits are wrong
     return min(min(*limits, most) * prod(block) / gpu.threads_per_multiprocessor, 1.0)
 
 
@@ -197,17 +197,17 @@ def occupancy_of(trace: Trace) -> Floats:
     The profiler's value is used. If it has none, the value is computed from the launch and the GPU.
     """
     gpu = trace.gpu
-    lost = np.flatnonzero((gpu.occupancy == 0) & (gpu.shared_memory > _UNASKED))
-    if not len(lost):
+    missing = np.flatnonzero((gpu.occupancy == 0) & (gpu.shared_memory > _UNASKED))
+    if not len(missing):
         return gpu.occupancy
     columns = (gpu.device, gpu.registers, gpu.shared_memory, gpu.grid, gpu.block)
-    alike, place = np.unique(np.column_stack([column[lost] for column in columns]), axis=0, return_inverse=True)
+    launches, inverse = np.unique(np.column_stack([column[missing] for column in columns]), axis=0, return_inverse=True)
     devices = {device.id: device for device in trace.about.devices}
-    estimates = np.full(len(alike), np.nan)
-    for number, (device, registers, shared_memory, *threads) in enumerate(alike.tolist()):
+    estimates = np.full(len(launches), np.nan)
+    for index, (device, registers, shared_memory, *threads) in enumerate(launches.tolist()):
         if device in devices and registers >= 0:
             share = achieved(devices[device], threads[:3], threads[3:], registers, shared_memory)
-            estimates[number] = np.nan if share is None else 100 * share
+            estimates[index] = np.nan if share is None else 100 * share
     occupancy = gpu.occupancy.copy()
-    occupancy[lost] = estimates[place.reshape(-1)]
+    occupancy[missing] = estimates[inverse.reshape(-1)]
     return occupancy

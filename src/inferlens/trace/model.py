@@ -67,11 +67,9 @@ class TraceMetadata(Struct, frozen=True):
     def decode(cls, fields: Mapping[str, Raw]) -> TraceMetadata:
         """Return the metadata from the fields that have a valid form."""
         values = {}
-        for field_info in msgspec.structs.fields(cls):
+        for info in msgspec.structs.fields(cls):
             with suppress(*PROBLEMS, KeyError):
-                values[field_info.name] = msgspec.json.decode(
-                    fields[field_info.encode_name], type=field_info.type, strict=False
-                )
+                values[info.name] = msgspec.json.decode(fields[info.encode_name], type=info.type, strict=False)
         return cls(**values)
 
 
@@ -127,7 +125,7 @@ def category_of(name: str) -> int:
 
 @dataclass(frozen=True, eq=False)
 class _Rows:
-    row: Ints  # the event's place in the trace
+    row: Ints  # the event's row in the trace
 
     def __len__(self) -> int:
         return len(self.row)
@@ -159,13 +157,13 @@ class Calls(_Rows):
 class Scopes(_Rows):
     """Operators and annotations of the host, by thread, then by begin, outer ones first."""
 
-    shapes: Codes  # as ``stack``, places in the trace's ``texts``: JSON as the trace has it, empty where it has none
+    shapes: Codes  # ``shapes`` and ``stack``: indices in the trace's ``texts``, which are JSON, or empty if unknown
     stack: Codes
 
 
 @dataclass(frozen=True, eq=False)
 class Allocations:
-    """Memory that allocators gave (``change`` above zero) or took back, in the order of time; sizes in bytes."""
+    """Memory that allocators allocated (``change`` above zero) or freed, in the order of time; sizes in bytes."""
 
     time: Ints  # in nanoseconds
     thread: Codes
@@ -183,9 +181,9 @@ class Allocations:
 class Trace:
     """The complete events of a trace, in the order of the file."""
 
-    strings: tuple[str, ...]  # names; ``name`` holds places in it
+    strings: tuple[str, ...]  # names; ``name`` holds indices of it
     texts: tuple[str, ...]  # shapes and stacks
-    threads: tuple[tuple[str, str], ...]  # process and thread, or device and stream; ``thread`` holds places in it
+    threads: tuple[tuple[str, str], ...]  # process and thread, or device and stream; ``thread`` holds indices of it
     name: Codes
     category: NDArray[np.int8]
     thread: Codes
@@ -213,25 +211,25 @@ class Trace:
     def names_of(self, rows: Ints) -> list[str]:
         return [self.strings[code] for code in self.name[rows].tolist()]
 
-    def named(self, rows: Ints, holds: Callable[[str], bool]) -> Bools:
+    def named(self, rows: Ints, predicate: Callable[[str], bool]) -> Bools:
         """Return a mask of the events whose name satisfies the predicate, which is called once per distinct name."""
         fits = np.zeros(len(self.strings), dtype=bool)
         codes = np.unique(self.name[rows])
-        fits[codes] = [holds(self.strings[code]) for code in codes.tolist()]
+        fits[codes] = [predicate(self.strings[code]) for code in codes.tolist()]
         return fits[self.name[rows]]
 
     def starting(self, rows: Ints, *prefixes: str) -> Bools:
         return self.named(rows, lambda name: name.startswith(prefixes))
 
 
-# Which events belong together: GPU events and their launches, launches and the operators and scopes around them.
+# The links between events: from GPU events to their launches, from launches to the operators and scopes around them.
 #
-# A scope is around a moment when it runs on the same thread, has begun by then and has not ended. That is so for events
-# that overlap without one being inside the other, too. Everything is linear but for sorting.
+# A scope is around a moment if it runs on the same thread, has begun by then and has not ended. This also holds for
+# events that overlap without one being inside the other. Everything but sorting takes linear time.
 
 NONE = -1
 _NEVER = 2**63 - 1
-# Intervals that are Python's numbers at a time: these take five times the memory.
+# Intervals that are Python's numbers at a time, because these take five times the memory.
 _AT_ONCE = 2**16
 
 
@@ -243,14 +241,14 @@ class LaunchLinks:
 
     @cached_property
     def nest(self) -> Nest:
-        """The scopes as nested intervals, by their places in ``trace.scopes``."""
+        """The scopes as nested intervals, by their indices in ``trace.scopes``."""
         return Nest(self.trace, self.trace.scopes.row)
 
     @cached_property
     def launch(self) -> Ints:
-        """The place in ``trace.calls`` of the launch of every GPU event; -1 if unknown.
+        """The index in ``trace.calls`` of the launch of every GPU event; -1 if unknown.
 
-        Of several calls with the event's correlation it is the last one that began before the event, or else the first.
+        Among several calls with the event's correlation it is the last that began before the event, or else the first.
         """
         calls, gpu = self.trace.calls, self.trace.gpu
         if not len(calls):
@@ -260,17 +258,17 @@ class LaunchLinks:
         first = np.searchsorted(correlations, gpu.correlation, "left")
         last = np.searchsorted(correlations, gpu.correlation, "right")
         matched = (first < last) & (gpu.correlation > 0)
-        place = np.where(matched, order[np.minimum(first, len(order) - 1)], NONE)
+        launches = np.where(matched, order[np.minimum(first, len(order) - 1)], NONE)
         for index in np.flatnonzero(matched & (last - first > 1)).tolist():
-            several = order[first[index] : last[index]]
-            begins = self.trace.begin[calls.row[several]]
+            candidates = order[first[index] : last[index]]
+            begins = self.trace.begin[calls.row[candidates]]
             before = np.searchsorted(begins, self.trace.begin[gpu.row[index]], "right")
-            place[index] = several[max(int(before) - 1, 0)]
-        return place
+            launches[index] = candidates[max(int(before) - 1, 0)]
+        return launches
 
     @cached_property
     def operator(self) -> Ints:
-        """The place in ``trace.scopes`` of the operator around the launch of every GPU event; -1 without one."""
+        """The index in ``trace.scopes`` of the operator around the launch of every GPU event; -1 without one."""
         operators = np.full(len(self.trace.gpu), NONE, dtype=np.int64)
         launched = self.launch >= 0
         operators[launched] = self.around_calls(Category.OPERATOR)[self.launch[launched]]
@@ -282,17 +280,17 @@ class LaunchLinks:
         return self.innermost(self.trace.thread[rows], self.trace.begin[rows], category)
 
     def innermost(self, thread: Codes, time: Ints, category: Category | None = None) -> Ints:
-        """Return the place of the innermost scope of a category around every moment of a thread; -1 without one."""
+        """Return the index of the innermost scope of a category around every moment of a thread; -1 without one."""
         wanted = None if category is None else self.trace.category[self.trace.scopes.row] == category
         return self.nest.innermost(thread, time, wanted)
 
-    def scopes_around(self, place: int, time: int) -> tuple[int, ...]:
-        """Return all scopes around a moment, outermost first; ``place`` is the innermost one."""
+    def scopes_around(self, scope: int, time: int) -> tuple[int, ...]:
+        """Return all scopes around a moment, outermost first; ``scope`` is the innermost one."""
         scopes = []
-        while place >= 0:
-            if self.nest.end[place] > time:  # one that only overlaps may have ended
-                scopes.append(place)
-            place = int(self.nest.parent[place])
+        while scope >= 0:
+            if self.nest.end[scope] > time:  # one that only overlaps may have ended
+                scopes.append(scope)
+            scope = int(self.nest.parent[scope])
         return tuple(reversed(scopes))
 
 
@@ -306,30 +304,30 @@ class Nest:
 
     def __init__(self, trace: Trace, rows: Ints) -> None:
         self.thread, self.begin, self.end = trace.thread[rows], trace.begin[rows], trace.ends(rows)
-        # The innermost interval around the begin of an interval, -1 without one, and how many are around it.
+        # The innermost interval around the begin of each interval, -1 without one, and the number of those around it.
         self.parent, depth = nested(self.thread, self.begin, self.end)
         order = np.argsort(depth, kind="stable")
-        # The intervals' places by how many are around them, those without any first.
+        # The indices of the intervals by their depth, the outermost first.
         self.levels: list[Ints] = np.split(order, np.cumsum(np.bincount(depth))[:-1]) if len(depth) else []
 
     def innermost(self, thread: Codes, time: Ints, wanted: Bools | None = None) -> Ints:
         """Return the innermost wanted interval around every moment of a thread; -1 without one."""
-        places_around = np.full(len(time), NONE, dtype=np.int64)
-        for item in np.unique(thread).tolist():
-            here = thread == item
-            low, high = np.searchsorted(self.thread, [item, item + 1])
-            places_around[here] = np.searchsorted(self.begin[low:high], time[here], "right") + low - 1
-            places_around[here & (places_around < low)] = NONE
-        open_ones = np.flatnonzero(places_around >= 0)
-        while len(open_ones):
-            places = places_around[open_ones]
-            fits = time[open_ones] < self.end[places]
+        innermost = np.full(len(time), NONE, dtype=np.int64)
+        for thread_code in np.unique(thread).tolist():
+            on_thread = thread == thread_code
+            low, high = np.searchsorted(self.thread, [thread_code, thread_code + 1])
+            innermost[on_thread] = np.searchsorted(self.begin[low:high], time[on_thread], "right") + low - 1
+            innermost[on_thread & (innermost < low)] = NONE
+        unresolved = np.flatnonzero(innermost >= 0)
+        while len(unresolved):
+            candidates = innermost[unresolved]
+            satisfies = time[unresolved] < self.end[candidates]
             if wanted is not None:
-                fits &= wanted[places]
-            open_ones = open_ones[~fits]
-            places_around[open_ones] = self.parent[places_around[open_ones]]
-            open_ones = open_ones[places_around[open_ones] >= 0]
-        return places_around
+                satisfies &= wanted[candidates]
+            unresolved = unresolved[~satisfies]
+            innermost[unresolved] = self.parent[innermost[unresolved]]
+            unresolved = unresolved[innermost[unresolved] >= 0]
+        return innermost
 
 
 def nested(thread: Codes, begin: Ints, end: Ints) -> tuple[Ints, Codes]:
@@ -337,33 +335,34 @@ def nested(thread: Codes, begin: Ints, end: Ints) -> tuple[Ints, Codes]:
 
     ``thread``, ``begin``, ``end``: sorted by thread, then by begin, outer ones first.
     """
-    parent, depth = np.empty(len(begin), dtype=np.int64), np.empty(len(begin), dtype=np.int32)
-    # The last one and all around it, outermost first: what has ended by a begin has ended for all that come later.
-    places, ends, now = [NONE], [_NEVER], None
+    parent = np.empty(len(begin), dtype=np.int64)
+    depth = np.empty(len(begin), dtype=np.int32)
+    # The stack has the last interval and all around it. An interval that ended by a begin is around no later one.
+    stack, ends, current_thread = [NONE], [_NEVER], None
     for low in range(0, len(begin), _AT_ONCE):
         part = slice(low, low + _AT_ONCE)
-        above, around = [], []
+        parents, depths = [], []
         intervals = zip(thread[part].tolist(), begin[part].tolist(), end[part].tolist(), strict=True)
-        for place, (of, start, stop) in enumerate(intervals, low):
-            if of != now:
-                places, ends, now = [NONE], [_NEVER], of
+        for interval, (thread_code, start, stop) in enumerate(intervals, low):
+            if thread_code != current_thread:
+                stack, ends, current_thread = [NONE], [_NEVER], thread_code
             while ends[-1] <= start:
                 ends.pop()
-                places.pop()
-            above.append(places[-1])
-            around.append(len(places) - 1)
-            places.append(place)
+                stack.pop()
+            parents.append(stack[-1])
+            depths.append(len(stack) - 1)
+            stack.append(interval)
             ends.append(stop)
-        parent[part], depth[part] = above, around
+        parent[part], depth[part] = parents, depths
     return parent, depth
 
 
 # Rows of an analysis as named columns of equal length; seconds and bytes, ``None`` or NaN for unknown values.
 
-# Nanoseconds. They are divided by it: times a billionth is not the same number.
+# Nanoseconds. Divide by it: a multiplication by a billionth gives another number.
 SECOND = 1e9
-SLICES = 60  # equal ones, of the time that something is shown over
-# Types of lists in data frames, which must not depend on what a trace lacks. All others are floats.
+SLICES = 60  # the number of equal parts of the time in a timeline or a curve
+# Types of the columns of data frames, which are the same for every trace. All other columns are floats.
 _TEXTS = {
     "name", "shapes", "stack", "operator", "kind", "grid", "block", "path", "device", "step", "note", "category",
     "process", "thread",
@@ -381,7 +380,7 @@ class Columns:
     @classmethod
     def named(cls, names: Sequence[str], rows: Sequence[Sequence[Any]]) -> Columns:
         """Return columns from rows of values in the order of the names."""
-        return cls({name: [row[place] for row in rows] for place, name in enumerate(names)})
+        return cls({name: [row[index] for row in rows] for index, name in enumerate(names)})
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()), ()))
@@ -397,8 +396,8 @@ class Columns:
         order = np.argsort(-np.asarray(self.columns[column], dtype=np.float64), kind="stable")
         return Columns(
             {
-                name: item[order] if isinstance(item, np.ndarray) else [item[place] for place in order.tolist()]
-                for name, item in self.columns.items()
+                name: values[order] if isinstance(values, np.ndarray) else [values[index] for index in order.tolist()]
+                for name, values in self.columns.items()
             }
         )
 

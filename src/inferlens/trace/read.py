@@ -48,20 +48,18 @@ from inferlens.trace.model import (
 )
 from inferlens.units import byte_count, percent, plural
 
-# The text of a trace, block by block, out of a file, a pipe or bytes, becomes events, some thousands at a time.
+# The text of a trace comes from a file, a pipe or bytes, and becomes events block by block.
 #
-# The text is cut behind an event, without a check. Decoding fails if the cut was within an event, and then the text is
-# cut elsewhere. The list of events may be the value of ``traceEvents`` or the whole text, and it may lack its end.
-# Text that is no JSON is mended where that is safe; of the rest, single events are skipped and counted.
+# The text is cut behind an event, without a check. If the cut is within an event, decoding fails, and the text is cut
+# elsewhere. The list of events may be the value of ``traceEvents`` or the whole text, and it may lack its end. Text
+# that is no JSON is mended if that is safe. Otherwise the broken events are skipped and counted.
 
-# Small enough to stay in a processor's cache until it is decoded: 4 MiB take a third longer.
-BLOCK = 2**19
-# What may stand before the events or after them, and what may be one of them.
-MOST_HELD = 32 * 2**20
-MOST_EVENT = 8 * 2**20
+BLOCK = 2**19  # stays in a processor's cache until it is decoded: blocks of 4 MiB take a third longer
+MOST_HELD = 32 * 2**20  # bytes before the events, or after them
+MOST_EVENT = 8 * 2**20  # bytes of one event
 _BEGIN = re.compile(rb'"traceEvents"\s*:\s*\[')
 _LAST = re.compile(rb".*\}(?=[\s,]*\{)", re.DOTALL)
-# Where an event may begin in text that is broken, and what ends the list behind one.
+# The begin of an event in broken text, and the end of the list behind an event.
 _EVENT = re.compile(r'\{\s*"(?:ph|cat|name|pid|tid|ts|dur|id|args|bp|s)"\s*:')
 _END = re.compile(r"[\s,]*\]")
 _OBJECT = json.JSONDecoder(strict=False, parse_float=Decimal)  # floats would lose nanoseconds
@@ -78,20 +76,20 @@ def blocks(source: Path | bytes, remarks: Remarks) -> Iterator[bytes]:
     Raises InferlensError if it cannot be opened, is a folder or a device, or needs a library that is not there.
     """
     with closing(_opened(source)) as file:
-        read = _unpacking(file)
-        whole = True
-        while whole:
-            parts, left = [], BLOCK
+        read = _unpacking_reader(file)
+        damaged = False
+        while not damaged:
+            parts, missing = [], BLOCK
             try:
-                while left and (part := read(left)):
+                while missing and (part := read(missing)):
                     parts.append(part)
-                    left -= len(part)
+                    missing -= len(part)
             except Exception as error:
                 # The unpackers have errors of their own, by library, and an OSError comes from a disk or a pipe.
                 if not isinstance(error, (OSError, EOFError, zlib.error)) and type(error).__name__ != "ZstdError":
                     raise
                 remarks[f"The file is damaged ({error}); what comes after that was left out."] += 1
-                whole = False
+                damaged = True
             if not parts:
                 return
             yield b"".join(parts)
@@ -112,7 +110,7 @@ def _opened(source: Path | bytes) -> io.BufferedReader:
         raise InferlensError(f"{source} cannot be read: {reason}.", expected=_EXPECTED) from error
 
 
-def _unpacking(file: io.BufferedReader) -> Callable[[int], bytes]:
+def _unpacking_reader(file: io.BufferedReader) -> Callable[[int], bytes]:
     """Return a reader of a file's text that never reads more than requested and keeps the text before damage."""
     start = file.peek(4)[:4]
     if start.startswith(b"\x1f\x8b"):
@@ -129,7 +127,7 @@ class NotATrace(InferlensError):
 
 
 class EventReader:
-    """Iterates over lists of events; ``about`` is complete when that has ended."""
+    """An iterator over lists of events. ``about`` is complete when the iteration has ended."""
 
     def __init__(self, blocks: Iterator[bytes], remarks: Remarks) -> None:
         self._blocks, self._remarks = blocks, remarks
@@ -195,23 +193,23 @@ class EventReader:
         return events
 
     def _read(self, end: int, *, cut: bool = False) -> list[Event] | None:
-        """Return events of the buffer up to a place in it or to the end of the list; keep the rest of the buffer.
+        """Return the events of the buffer up to ``end`` or to the end of the list; keep the rest of the buffer.
 
         Broken text is mended, or else read event by event. ``None`` if a ``cut`` is within a string or an event.
         """
         try:
-            events, rest = _decoded(self._buffer[:end])
+            events, remainder = _decoded(self._buffer[:end])
         except PROBLEMS as error:
             if cut and "truncated" in str(error):
                 return None
             text = mend_json(self._buffer[:end]).strip().strip(b",")
             try:
-                events, rest = _decoded(text)
+                events, remainder = _decoded(text)
             except PROBLEMS:
-                events, rest = self._one_by_one(text.decode())
-        behind = self._buffer[end:]
-        self._ended = rest is not None
-        self._buffer = behind.lstrip().removeprefix(b",") if rest is None else rest + behind
+                events, remainder = self._one_by_one(text.decode())
+        uncut = self._buffer[end:]
+        self._ended = remainder is not None
+        self._buffer = uncut.lstrip().removeprefix(b",") if remainder is None else remainder + uncut
         return events
 
     def _one_by_one(self, text: str) -> tuple[list[Event], bytes | None]:
@@ -225,8 +223,8 @@ class EventReader:
                 self._lost(text[end:start])
                 events.append(event[0])
                 end = event[1]
-                if behind := _END.match(text, end):
-                    return events, text[behind.end() :].encode()
+                if list_end := _END.match(text, end):
+                    return events, text[list_end.end() :].encode()
         self._lost(text[end:])
         return events, None
 
@@ -237,11 +235,11 @@ class EventReader:
     def _finish(self) -> None:
         while len(self._buffer) <= MOST_HELD and (block := next(self._blocks, b"")):
             self._buffer += block
-        rest = self._buffer.strip().removeprefix(b",")
-        metadata = None if self._bare else _read_metadata(b"{" + rest)
+        remainder = self._buffer.strip().removeprefix(b",")
+        metadata = None if self._bare else _read_metadata(b"{" + remainder)
         if metadata is not None:
             self._metadata = {**metadata, **self._metadata}
-        elif rest:
+        elif remainder:
             self._remarks["What follows the events cannot be read; it was left out."] += 1
 
 
@@ -262,12 +260,12 @@ def _decoded(text: bytes) -> tuple[list[Event], bytes | None]:
 
 
 def _one_event(text: str, start: int) -> tuple[Event, int] | None:
-    """Return the event that begins at a place and the place behind it; ``None`` for an object that is no event.
+    """Return the event that begins at ``start``, and its end in the text; ``None`` for an object that is no event.
 
     Raises ValueError or another of :data:`PROBLEMS` if the object is broken.
     """
-    item, end = _OBJECT.raw_decode(text, start)
-    for form in (item, {**item, "args": None}):  # arguments may have any form
+    fields, end = _OBJECT.raw_decode(text, start)
+    for form in (fields, {**fields, "args": None}):  # arguments may have any form
         with suppress(*PROBLEMS):
             event = decode_events(msgspec.json.encode([form]))[0]
             return (event, end) if event.ph else None
@@ -275,7 +273,7 @@ def _one_event(text: str, start: int) -> tuple[Event, int] | None:
 
 
 def _cut(text: bytes, end: int) -> int:
-    """Return the place behind the last brace before ``end`` that a comma and a brace follow; 0 without one."""
+    """Return the end of the last brace before ``end`` that a comma and another brace follow; 0 without one."""
     match = _LAST.match(text, 0, end)
     return match.end() if match else 0
 
@@ -295,9 +293,8 @@ def _read_metadata(text: bytes) -> dict[str, Raw] | None:
 
 Part = TypeVar("Part", GpuEvents, Calls, Scopes, Allocations)
 _LARGEST = 2**63 - 1
-# Microseconds of which sums, in nanoseconds, still fit into 64 bits.
-_LATEST = 2**62 // 1000
-_SHARE = 4  # of the free memory: what is derived from columns takes about three times theirs
+_LATEST = 2**62 // 1000  # microseconds; sums of two such times, in nanoseconds, fit into 64 bits
+_SHARE = 4  # columns take a quarter of the free memory, because derived values take about three times as much
 _CUT_OFF = 0.05  # of the launches
 _NAMED = 5  # unknown categories in a message
 # The parts of the trace, with a mask of the numbers of their categories.
@@ -330,14 +327,15 @@ class TraceBuilder:
 
     def add(self, events: Sequence[Event]) -> None:
         """Add events, in any order. Raises InferlensError if memory has no room for them."""
-        others = [event for event in events if event.ph != "X"]
-        self._add([event for event in events if event.ph == "X"])
-        memory = [event for event in others if event.name == "[memory]" and event.args and event.ts is not None]
-        memory = [event for event in memory if None not in (event.args.change, event.args.allocated)]  # type: ignore[union-attr]
-        memory, times = _timed(memory)
+        self._add_complete([event for event in events if event.ph == "X"])
+        memory, times = _timed([
+            event for event in events
+            if event.name == "[memory]" and event.ph != "X" and event.ts is not None
+            and event.args and None not in (event.args.change, event.args.allocated)
+        ])  # fmt: skip
         args = [event.args or NO_ARGUMENTS for event in memory]
         self._add_part(Allocations, args, time=times, thread=self._threads_of(memory))
-        halves = sum(event.ph in ("B", "E") for event in others)
+        halves = sum(event.ph in ("B", "E") for event in events)
         self._remarks["are a begin or an end alone, not both in one, and were skipped"] += halves
 
     def trace(self, about: TraceMetadata) -> Trace:
@@ -356,29 +354,28 @@ class TraceBuilder:
             self._remarks[f"{percent(share)} of the events are of unknown categories, such as {names}."] += 1
         inner_last = (-duration[scopes.row], begin[scopes.row], thread[scopes.row])
         return Trace(
-            strings=tuple(self._names),
-            texts=tuple(text.decode(errors="replace") for text in self._texts),
-            threads=tuple(self._threads),
-            **main,
+            strings=tuple(self._names), texts=tuple(text.decode(errors="replace") for text in self._texts),
+            threads=tuple(self._threads), about=about, notes=sentences(self._remarks), **main,
             gpu=_ordered(gpu, np.argsort(begin[gpu.row], kind="stable")),
             calls=_ordered(calls, np.argsort(begin[calls.row], kind="stable")),
             scopes=_ordered(scopes, np.lexsort(inner_last)),
             allocations=_ordered(memory, np.argsort(memory.time, kind="stable")),
-            about=about,
-            notes=sentences(self._remarks),
-        )
+        )  # fmt: skip
 
     def _remark_lost_kernels(self, gpu: GpuEvents, calls: Calls, names: Ints, begin: Ints) -> None:
         """Remark launches whose kernels are missing, unless they are as few as a profiler's end cuts off.
 
-        What is launched while a graph is captured does not run then.
+        Launches while a graph is captured run no kernel.
         """
-        launch, captures, ends = (
-            np.array([word in name.lower() for name in self._names], dtype=bool)[names]
-            for word in ("launchkernel", "begincapture", "endcapture")
+
+        def calls_named(word: str) -> Bools:
+            return np.array([word in name.lower() for name in self._names], dtype=bool)[names]
+
+        captures, capture_ends = (
+            np.searchsorted(np.sort(begin[calls_named(word)]), begin, "right")
+            for word in ("begincapture", "endcapture")
         )
-        inside = [np.searchsorted(np.sort(begin[edge]), begin, "right") for edge in (captures, ends)]
-        launch &= inside[0] <= inside[1]
+        launch = calls_named("launchkernel") & (captures <= capture_ends)
         lost = launch & ~np.isin(calls.correlation, gpu.correlation)
         if len(gpu) and lost.sum() > _CUT_OFF * launch.sum():
             what = "launch kernels that are missing in the trace: it shows less work than there was"
@@ -388,24 +385,22 @@ class TraceBuilder:
         self._columns.setdefault(form, []).append(columns)
         self._bytes += sum(column.nbytes for column in columns.values())
         if self._bytes > self._most:
-            raise InferlensError(
-                f"The trace is larger than memory: there is no room for more than {self._count:,} of its events.",
-                hint="fewer steps in a trace, or a machine with more memory",
-            )
+            what = f"The trace is larger than memory: there is no room for more than {self._count:,} of its events."
+            raise InferlensError(what, hint="fewer steps in a trace, or a machine with more memory")
 
     def _joined(self, form: type[Any]) -> dict[str, Any]:
         """Return the columns, joined one after the other, so that only one is in memory twice."""
         parts = self._columns.pop(form)
         return {name: np.concatenate([part.pop(name) for part in parts]) for name in tuple(parts[0])}
 
-    def _add(self, events: list[Event]) -> None:
+    def _add_complete(self, events: list[Event]) -> None:
         timed, begin = _timed(events)
         self._remarks["have no time and were skipped"] += len(events) - len(timed)
         durations, usable = _nanoseconds([event.dur for event in timed], least=0)
         self._remarks["have no duration, or one below zero; it was taken as zero"] += int((~usable).sum())
         categories = np.fromiter(map(category_of, [event.cat for event in timed]), np.int8, len(timed))
-        for place in np.flatnonzero(categories == Category.OTHER).tolist():
-            self._unknown[timed[place].cat or "none"] += 1
+        for index in np.flatnonzero(categories == Category.OTHER).tolist():
+            self._unknown[timed[index].cat or "none"] += 1
         columns = {
             "name": self._names.of([event.name for event in timed]),
             "category": categories,
@@ -415,9 +410,9 @@ class TraceBuilder:
         }
         self._keep(Trace, columns)
         for form, kinds in _PARTS.items():
-            places = np.flatnonzero(kinds[categories])
-            args = [timed[place].args or NO_ARGUMENTS for place in places.tolist()]
-            self._add_part(form, args, row=places + self._count)
+            indices = np.flatnonzero(kinds[categories])
+            args = [timed[index].args or NO_ARGUMENTS for index in indices.tolist()]
+            self._add_part(form, args, row=indices + self._count)
         self._count += len(timed)
 
     def _threads_of(self, events: Sequence[Event]) -> Codes:
@@ -428,7 +423,7 @@ class TraceBuilder:
 
     def _add_part(self, form: type[Any], args: Sequence[Arguments], **columns: NDArray[Any]) -> None:
         """Keep the columns of a part of the trace: these, and the arguments that have the names of its other fields."""
-        for name in [item.name for item in fields(form) if item.name not in columns]:
+        for name in [part_field.name for part_field in fields(form) if part_field.name not in columns]:
             values = list(map(attrgetter(name), args))
             if form is Scopes:
                 # The raw text points into its whole block, which must not live on.
@@ -483,8 +478,8 @@ def _floats(values: list[Any]) -> Any:
 
 
 def _triples(values: list[list[int] | None]) -> Ints:
-    right = [value if value and len(value) == 3 else (0, 0, 0) for value in values]
-    return _whole([number for value in right for number in value]).reshape(-1, 3)
+    triples = [value if value and len(value) == 3 else (0, 0, 0) for value in values]
+    return _whole([number for value in triples for number in value]).reshape(-1, 3)
 
 
 # Of arguments that are no whole numbers.
@@ -517,7 +512,7 @@ def read_trace(source: Path | bytes) -> Trace:
 
 # The JSON forms of a trace, decoded and, where the text is no JSON, mended.
 #
-# Only the fields that are used are here: decoding makes nothing of the others, such as their writer's environment.
+# Only the used fields are here. Decoding ignores all other fields.
 
 NOTHING = Raw(b"")
 
@@ -597,7 +592,7 @@ def mend_json(text: bytes) -> bytes:
     return _ESCAPES.sub(lambda match: match[1] or b"\\\\", text)
 
 
-# Notes on damage: sentences, and counts of events by their fate, such as ``were skipped``.
+# Notes on damage: sentences, and counts of events with the rest of a sentence, such as ``were skipped``.
 Remarks = Counter[str]
 
 

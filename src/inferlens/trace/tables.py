@@ -28,64 +28,68 @@ NO_MODULE = "(no module)"
 
 
 def module_tree(analysis: Analysis, *, depth: int | None = None) -> Columns:
-    """Return a row per module, in the order of a walk through the tree. The last row is for time outside of modules.
+    """Return a row per module, in pre-order. The last row is for time outside of modules.
 
-    ``depth`` is how deep to unfold; 1 is the outermost modules alone. Times are seconds, paths have dots.
+    Modules deeper than ``depth`` are left out; 1 is the outermost modules alone. Times are seconds, paths have dots.
     """
     trace = analysis.trace
-    rows = _module_rows(analysis)
+    rows = _module_calls(analysis)
     nest, duration = Nest(trace, rows), trace.duration[rows]
-    of, numbers = _paths(trace, nest, rows)
+    path_codes, numbers = _paths(trace, nest, rows)
     count = len(numbers)
-    host = np.bincount(of, weights=duration, minlength=count)
-    own, inner = host.copy(), nest.parent >= 0
-    np.subtract.at(own, of[nest.parent[inner]], duration[inner])
-    device = _launched(analysis, nest, of, count)
+    host = np.bincount(path_codes, weights=duration, minlength=count)
+    self_time, has_parent = host.copy(), nest.parent >= 0
+    np.subtract.at(self_time, path_codes[nest.parent[has_parent]], duration[has_parent])
+    device = _launched_time(analysis, nest, path_codes, count)
     total = device.copy()
     names: list[str] = []
     paths: list[str] = []
-    walks: list[tuple[int, ...]] = []  # those around it, outermost first, and itself: in their order one goes down
-    for number, (around, name) in enumerate(numbers):
+    lineages: list[
+        tuple[int, ...]
+    ] = []  # a module's ancestors, outermost first, and itself; sorted, they are pre-order
+    for number, (parent, name) in enumerate(numbers):
         names.append(trace.strings[name].removeprefix(_MODULE))
-        paths.append(f"{paths[around]}.{names[-1]}" if around >= 0 else names[-1])
-        walks.append((*walks[around], number) if around >= 0 else (number,))
-        for item in walks[-1][:-1]:
-            total[item] += device[number]
-    order = [walk[-1] for walk in sorted(walks) if depth is None or len(walk) <= depth]
-    calls = np.bincount(of, minlength=count)
+        paths.append(f"{paths[parent]}.{names[-1]}" if parent >= 0 else names[-1])
+        lineages.append((*lineages[parent], number) if parent >= 0 else (number,))
+        for ancestor in lineages[-1][:-1]:
+            total[ancestor] += device[number]
+    order = [lineage[-1] for lineage in sorted(lineages) if depth is None or len(lineage) <= depth]
+    calls = np.bincount(path_codes, minlength=count)
     columns: dict[str, list[Any]] = {
-        "path": [paths[item] for item in order],
-        "name": [names[item] for item in order],
-        "depth": [len(walks[item]) - 1 for item in order],
+        "path": [paths[index] for index in order],
+        "name": [names[index] for index in order],
+        "depth": [len(lineages[index]) - 1 for index in order],
         "calls": calls[order].tolist(),
         "host_total": (host[order] / SECOND).tolist(),
-        "host_self": (np.maximum(own[order], 0) / SECOND).tolist(),
+        "host_self": (np.maximum(self_time[order], 0) / SECOND).tolist(),
         "device_total": (total[order] / SECOND).tolist() if len(trace.gpu) else [None] * len(order),
         "device_self": (device[order] / SECOND).tolist() if len(trace.gpu) else [None] * len(order),
     }
     if device[count]:
-        left = float(device[count]) / SECOND
-        for column, value in zip(columns.values(), (NO_MODULE, NO_MODULE, 0, *[None] * 3, left, left), strict=True):
+        outside = float(device[count]) / SECOND
+        row = (NO_MODULE, NO_MODULE, 0, *[None] * 3, outside, outside)
+        for column, value in zip(columns.values(), row, strict=True):
             column.append(value)
     return Columns(columns)
 
 
 def call_stacks(analysis: Analysis) -> tuple[Ints, list[str]]:
-    """Return the places of the scopes' stacks in the texts: the Python calls around them, innermost first, with ``;``.
+    """Return for each scope the index of its stack, and the stacks: the Python calls around it, innermost first.
 
-    Earlier versions of PyTorch wrote them as an argument of operators. Later ones write only the calls.
+    Calls are separated by ``;``. Earlier versions of PyTorch wrote stacks as an argument of operators, later ones write
+    only the calls.
     """
     trace = analysis.trace
     rows = trace.rows(Category.PYTHON)
     rows = _nested(trace, rows[~trace.starting(rows, "<built-in")])
     nest, scopes = Nest(trace, rows), trace.scopes.row
-    of, numbers = _paths(trace, nest, rows)
-    texts = [""]
-    for around, name in numbers:
-        outer = texts[around + 1]
-        texts.append(f"{trace.strings[name]};{outer}" if outer else trace.strings[name])
-    place = nest.innermost(trace.thread[scopes], trace.begin[scopes])
-    return (of[place] + 1) * (place >= 0) if len(of) else np.zeros(len(scopes), dtype=np.int64), texts
+    path_codes, numbers = _paths(trace, nest, rows)
+    stacks = [""]
+    for parent, name in numbers:
+        stacks.append(f"{trace.strings[name]};{stacks[parent + 1]}".removesuffix(";"))
+    calls = nest.innermost(trace.thread[scopes], trace.begin[scopes])
+    codes = np.append(path_codes, -1)[calls] + 1  # the last value is for scopes without a call around them
+    return codes, stacks
 
 
 def _paths(trace: Trace, nest: Nest, rows: Ints) -> tuple[Ints, dict[tuple[int, int], int]]:
@@ -93,8 +97,8 @@ def _paths(trace: Trace, nest: Nest, rows: Ints) -> tuple[Ints, dict[tuple[int, 
     numbers: dict[tuple[int, int], int] = {}
     path_numbers: list[int] = []
     for parent, name in zip(nest.parent.tolist(), trace.name[rows].tolist(), strict=True):
-        around = path_numbers[parent] if parent >= 0 else -1
-        path_numbers.append(numbers.setdefault((around, name), len(numbers)))
+        parent_path = path_numbers[parent] if parent >= 0 else -1
+        path_numbers.append(numbers.setdefault((parent_path, name), len(numbers)))
     return np.array(path_numbers, dtype=np.int64), numbers
 
 
@@ -102,7 +106,7 @@ def _nested(trace: Trace, rows: Ints) -> Ints:
     return rows[np.lexsort((-trace.duration[rows], trace.begin[rows], trace.thread[rows]))]
 
 
-def _module_rows(analysis: Analysis) -> Ints:
+def _module_calls(analysis: Analysis) -> Ints:
     """Return the calls of modules in the chosen step, sorted as in a nest."""
     trace = analysis.trace
     rows = trace.rows(Category.PYTHON)
@@ -113,15 +117,15 @@ def _module_rows(analysis: Analysis) -> Ints:
     return _nested(trace, rows[analysis.within(trace.begin[rows])])
 
 
-def _launched(analysis: Analysis, nest: Nest, of: Ints, count: int) -> Any:
+def _launched_time(analysis: Analysis, nest: Nest, path_codes: Ints, count: int) -> Any:
     """Return the GPU nanoseconds that modules launched themselves; the last value is for no module."""
     trace, launch = analysis.trace, analysis.launch_links.launch
     modules = np.full(len(launch), count, dtype=np.int64)
     launched = np.flatnonzero(launch >= 0)
     if len(launched) and count:
         rows = trace.calls.row[launch[launched]]
-        place = nest.innermost(trace.thread[rows], trace.begin[rows])
-        modules[launched] = np.where(place >= 0, of[place], count)
+        innermost = nest.innermost(trace.thread[rows], trace.begin[rows])
+        modules[launched] = np.where(innermost >= 0, path_codes[innermost], count)
     return np.bincount(modules, weights=trace.duration[trace.gpu.row] * analysis.gpu_within, minlength=count + 1)
 
 
@@ -136,36 +140,38 @@ def operators(analysis: Analysis, *by: str) -> Columns:
     with tensor cores in the operator's GPU time; ``eligible`` says whether it could use them.
     """
     trace, costs, scopes = analysis.trace, analysis.costs, analysis.trace.scopes
-    places = np.flatnonzero(costs.is_operator & analysis.within(trace.begin[scopes.row]))
+    selected = np.flatnonzero(costs.is_operator & analysis.within(trace.begin[scopes.row]))
     arguments: dict[str, tuple[NDArray[Any], Sequence[str]]] = {
         "shapes": (scopes.shapes, trace.texts), "stack": (scopes.stack, trace.texts),
     }  # fmt: skip
     if "stack" in by and not any(trace.texts[code] for code in set(scopes.stack.tolist())):
         arguments["stack"] = call_stacks(analysis)
-    groups = Groups.group_by(trace.name[scopes.row[places]], *(arguments[key][0][places] for key in by))
-    first = places[groups.first]
+    groups = Groups.group_by(trace.name[scopes.row[selected]], *(arguments[key][0][selected] for key in by))
+    representatives = selected[groups.first]
 
     def seconds(values: Ints) -> NDArray[np.float64]:
-        return groups.sum(values[places]) / SECOND
+        return groups.sum(values[selected]) / SECOND
 
     gpu_factor = 1.0 if len(trace.gpu) else np.nan
-    device, tensor = groups.sum(costs.device_total[places]), groups.sum(costs.tensor_total[places])
-    columns: dict[str, Any] = {"name": trace.names_of(scopes.row[first])}
-    columns |= {key: [_compact(arguments[key][1][code]) for code in arguments[key][0][first].tolist()] for key in by}
+    device, tensor = groups.sum(costs.device_total[selected]), groups.sum(costs.tensor_total[selected])
+    columns: dict[str, Any] = {"name": trace.names_of(scopes.row[representatives])}
+    for key in by:
+        codes, texts = arguments[key]
+        columns[key] = [_compact_json(texts[code]) for code in codes[representatives].tolist()]
     columns |= {
         "calls": groups.count,
         "host_self": seconds(costs.host_self),
         "host_total": seconds(costs.host_total),
         "device_self": seconds(costs.device_self) * gpu_factor,
         "device_total": device / SECOND * gpu_factor,
-        "eligible": groups.sum(costs.eligible[places]) > 0,
+        "eligible": groups.sum(costs.eligible[selected]) > 0,
         "tensor_share": np.divide(tensor, device, out=np.full(len(device), np.nan), where=device > 0),
     }
     table = Columns(columns).sorted_by("host_self")
     return table.sorted_by("device_self") if device.any() else table
 
 
-def _compact(text: str) -> str:
+def _compact_json(text: str) -> str:
     """Return JSON without blanks; a JSON string as its text."""
     try:
         value = msgspec.json.decode(text) if text else ""
@@ -188,53 +194,56 @@ def kernels(analysis: Analysis, *, by_operator: bool = False) -> Columns:
         launchers = costs.operator[events]
         # The key of an operator is its name. No operator has a key of its own.
         names = trace.name[trace.scopes.row[launchers]] if len(trace.scopes) else launchers
-        named = np.where(launchers >= 0, names, UNKNOWN)
-        keys += [named, *gpu.grid[events].T, *gpu.block[events].T, gpu.registers[events], gpu.shared_memory[events]]
+        operator_codes = np.where(launchers >= 0, names, UNKNOWN)
+        keys += [operator_codes, *gpu.grid[events].T, *gpu.block[events].T]
+        keys += [gpu.registers[events], gpu.shared_memory[events]]
     groups = Groups.group_by(*keys)
     duration = trace.duration[rows]
     # The longest event of a group stands for it.
     order = np.lexsort((-duration, groups.group))
     last = np.cumsum(groups.count)
     longest = order[last - groups.count]
-    of = events[longest]
-    columns: dict[str, Any] = {"name": trace.names_of(gpu.row[of])}
+    representatives = events[longest]
+    columns: dict[str, Any] = {"name": trace.names_of(gpu.row[representatives])}
     if by_operator:
-        columns["operator"] = [trace.strings[code] if code >= 0 else None for code in named[longest].tolist()]
+        columns["operator"] = [trace.strings[code] if code >= 0 else None for code in operator_codes[longest].tolist()]
     total = groups.sum(duration)
-    whole = total.sum()
+    all_time = total.sum()
     columns |= {
-        "kind": [KINDS[code] for code in trace.category[gpu.row[of]].tolist()],
+        "kind": [KINDS[code] for code in trace.category[gpu.row[representatives]].tolist()],
         "calls": groups.count,
         "total": total / SECOND,
-        "share": total / whole if whole else np.zeros(len(total)),
+        "share": total / all_time if all_time else np.zeros(len(total)),
         "mean": total / groups.count / SECOND,
         "min": duration[order[last - 1]] / SECOND,
         "max": duration[longest] / SECOND,
         "blocks_per_sm": groups.weighted(gpu.blocks_per_sm[events], duration),
         "occupancy": groups.weighted(costs.occupancy[events], duration) / 100,
-        "tensor_cores": _tensor_cores(analysis, of),
-        "registers": _plain_numbers(gpu.registers[of]),
-        "shared_memory": _plain_numbers(gpu.shared_memory[of]),
-        "grid": _triples(gpu.grid[of]),
-        "block": _triples(gpu.block[of]),
+        "tensor_cores": _tensor_cores(analysis, representatives),
+        "registers": _or_none(gpu.registers[representatives]),
+        "shared_memory": _or_none(gpu.shared_memory[representatives]),
+        "grid": _size_texts(gpu.grid[representatives]),
+        "block": _size_texts(gpu.block[representatives]),
     }
     return Columns(columns).sorted_by("total")
 
 
 def _tensor_cores(analysis: Analysis, events: Ints) -> list[bool | None]:
+    """Return whether events use tensor cores: never copies and fills, and ``None`` if a kernel's name does not tell."""
     trace, costs = analysis.trace, analysis.costs
     kernel = trace.category[trace.gpu.row[events]] == Category.KERNEL
-    used, certain = kernel & costs.uses_tensor_cores[events], ~kernel | costs.tells_tensor_cores[events]
-    return [one if says else None for one, says in zip(used.tolist(), certain.tolist(), strict=True)]
+    uses = np.where(kernel, costs.uses_tensor_cores[events], False).astype(object)
+    uses[kernel & ~costs.tells_tensor_cores[events]] = None
+    return list(uses)
 
 
-def _plain_numbers(values: Ints) -> list[int | None]:
+def _or_none(values: Ints) -> list[int | None]:
     return [None if value == UNKNOWN else value for value in values.tolist()]
 
 
-def _triples(values: NDArray[np.int64]) -> list[str | None]:
-    """Return sizes as ``56x2x1``; an empty text for zeros."""
-    return ["x".join(map(str, item)) if any(item) else None for item in values.tolist()]
+def _size_texts(values: NDArray[np.int64]) -> list[str | None]:
+    """Return sizes as ``56x2x1``; ``None`` for zeros."""
+    return ["x".join(map(str, sizes)) if any(sizes) else None for sizes in values.tolist()]
 
 
 def stepping(analysis: Analysis) -> Columns:
@@ -275,8 +284,8 @@ def timeline(analysis: Analysis) -> Columns:
     if analysis.step is not None:
         low, high = int(steps.begin[0]), int(steps.end[-1])
     else:
-        every = trace.rows(*(category for category in Category if category not in (Category.SPAN, Category.OVERHEAD)))
-        low, high = int(trace.begin[every].min()), int(trace.ends(every).max())
+        rows = trace.rows(*(category for category in Category if category not in (Category.SPAN, Category.OVERHEAD)))
+        low, high = int(trace.begin[rows].min()), int(trace.ends(rows).max())
     edges = low + np.linspace(0, high - low, SLICES + 1).astype(np.int64)
     begin, end = edges[:-1], edges[1:]
     length = np.maximum(end - begin, 1)
@@ -299,8 +308,8 @@ def _efficiency(analysis: Analysis, edges: Ints) -> Any:
 
 
 NO_OPERATOR, BEFORE = "(no operator)", "(before the trace)"
-# What asks for memory on behalf of the operator around it.
-_ASKING = {"aten::empty", "aten::empty_strided", "aten::empty_like", "aten::resize_", "aten::new_empty"}
+# Operators that allocate memory for the operator around them.
+_ALLOCATING = {"aten::empty", "aten::empty_strided", "aten::empty_like", "aten::resize_", "aten::new_empty"}
 _DEVICES = {0: "CPU", 1: "GPU", 6: "HIP", 12: "XPU"}
 
 
@@ -309,9 +318,9 @@ class AllocatedMemory:
     """The memory that a device's allocator allocated; bytes, seconds since the trace's first allocation."""
 
     name: str
-    places: Ints  # of its events among the trace's allocations
+    places: Ints  # indices of its events in the trace's allocations
     level: Ints  # allocated after every event, including memory from before the trace
-    top: int  # place of the peak in ``level``
+    top: int  # index of the peak in ``level``
     time: float
 
     @property
@@ -339,7 +348,7 @@ def memory_devices(analysis: Analysis) -> list[AllocatedMemory]:
 def memory_holders(analysis: Analysis) -> Columns:
     """Return bytes and number of allocations by operator at the peak of every device, most first.
 
-    Only memory that was allocated in the trace has an operator: the one that needed it.
+    Only memory that was allocated in the trace has an operator.
     """
     rows = [row for device in memory_devices(analysis) for row in _holders(analysis, device)]
     return Columns.named(("device", "operator", "held", "allocations"), rows).sorted_by("held")
@@ -347,44 +356,47 @@ def memory_holders(analysis: Analysis) -> Columns:
 
 def _holders(analysis: Analysis, device: AllocatedMemory) -> list[tuple[Any, ...]]:
     trace, memory = analysis.trace, analysis.trace.allocations
-    alive = _alive(analysis, device.places[: device.top + 1])
-    around = _asking(analysis, alive)
-    named = np.where(around >= 0, trace.name[trace.scopes.row[around]] if len(trace.scopes) else UNKNOWN, UNKNOWN)
-    groups = Groups.group_by(named)
-    held, given = groups.sum(memory.change[alive]), groups.sum(memory.change[alive] > 0)
-    names = [trace.strings[code] if code >= 0 else NO_OPERATOR for code in named[groups.first].tolist()]
-    order = np.argsort(-held, kind="stable").tolist()
-    rows: list[tuple[Any, ...]] = [
-        (device.name, names[place], int(held[place]), int(given[place])) for place in order if held[place] > 0
-    ]
-    before = device.peak - int(held.sum())
+    held = _held_allocations(analysis, device.places[: device.top + 1])
+    operator = _operators_of(analysis, held)
+    names = trace.name[trace.scopes.row] if len(trace.scopes) else np.array([UNKNOWN])
+    name_codes = np.where(operator >= 0, names[operator], UNKNOWN)
+    groups = Groups.group_by(name_codes)
+    sizes, counts = groups.sum(memory.change[held]), groups.count
+    rows: list[tuple[Any, ...]] = []
+    for index in np.argsort(-sizes, kind="stable").tolist():
+        code = int(name_codes[groups.first[index]])
+        name = trace.strings[code] if code >= 0 else NO_OPERATOR
+        rows.append((device.name, name, int(sizes[index]), int(counts[index])))
+    before = device.peak - int(sizes.sum())
     return [*rows, (device.name, BEFORE, before, None)] if before > 0 else rows
 
 
-def _asking(analysis: Analysis, places: Ints) -> Ints:
-    """Return the operators that allocations were for, not those that only allocate; -1 without one."""
+def _operators_of(analysis: Analysis, allocations: Ints) -> Ints:
+    """Return the operators that needed the memory of allocations, not those that only allocate; -1 without one."""
     trace, memory = analysis.trace, analysis.trace.allocations
-    around = analysis.launch_links.innermost(memory.thread[places], memory.time[places], Category.OPERATOR)
-    asks = trace.named(trace.scopes.row, _ASKING.__contains__)
-    while len(asks):
-        above = analysis.costs.parent[around]
-        climbs = (around >= 0) & (above >= 0) & asks[around]
+    threads, times = memory.thread[allocations], memory.time[allocations]
+    operator = analysis.launch_links.innermost(threads, times, Category.OPERATOR)
+    only_allocates = trace.named(trace.scopes.row, _ALLOCATING.__contains__)
+    while len(only_allocates):
+        callers = analysis.costs.parent[operator]
+        climbs = (operator >= 0) & (callers >= 0) & only_allocates[operator]
         if not climbs.any():
             break
-        around = np.where(climbs, above, around)
-    return around
+        operator = np.where(climbs, callers, operator)
+    return operator
 
 
-def _alive(analysis: Analysis, places: Ints) -> Ints:
+def _held_allocations(analysis: Analysis, events: Ints) -> Ints:
+    """Return the allocations among the events that none of the events freed."""
     memory = analysis.trace.allocations
-    alive: dict[int, int] = {}
-    events = zip(places.tolist(), memory.address[places].tolist(), memory.change[places].tolist(), strict=True)
-    for place, address, change in events:
+    held: dict[int, int] = {}
+    addresses, changes = memory.address[events].tolist(), memory.change[events].tolist()
+    for event, address, change in zip(events.tolist(), addresses, changes, strict=True):
         if change > 0:
-            alive[address] = place
+            held[address] = event
         else:
-            alive.pop(address, None)
-    return np.array(sorted(alive.values()), dtype=np.int64)
+            held.pop(address, None)
+    return np.array(sorted(held.values()), dtype=np.int64)
 
 
 def memory_curves(analysis: Analysis) -> Columns:
@@ -395,10 +407,10 @@ def memory_curves(analysis: Analysis) -> Columns:
         times = memory.time[device.places]
         edges = np.linspace(times[0], times[-1], SLICES + 1)
         slices = np.clip(np.searchsorted(edges, times, "right") - 1, 0, SLICES - 1)
-        # What was given out when a slice began counts in it too.
-        before = np.searchsorted(times, edges[:-1], "right") - 1
-        most = device.level[np.maximum(before, 0)]
-        np.maximum.at(most, slices, device.level)
+        # The memory that was allocated when a slice began counts in it, too.
+        latest = np.searchsorted(times, edges[:-1], "right") - 1
+        highest = device.level[np.maximum(latest, 0)]
+        np.maximum.at(highest, slices, device.level)
         begins = (edges[:-1] - memory.time[0]) / SECOND
-        rows += zip([device.name] * SLICES, begins.tolist(), most.tolist(), strict=True)
+        rows += zip([device.name] * SLICES, begins.tolist(), highest.tolist(), strict=True)
     return Columns.named(("device", "time", "allocated"), rows)
