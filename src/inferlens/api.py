@@ -1,4 +1,4 @@
-"""The functions of ``import inferlens`` that take options: each has those that its command has.
+"""The functions of ``import inferlens`` that take the options of a command.
 
 Their signatures and the options in their docstrings are made from the declarations in :mod:`inferlens.spec.commands`.
 """
@@ -29,17 +29,17 @@ WIDTH = 120
 
 
 def takes(command: str, *left_out: str) -> Callable[[F], F]:
-    """Give a function the options of a command, but for some, as keywords of its signature and in its docstring."""
+    """Give a function the options of a command, except ``left_out``, as keywords and in its docstring."""
 
     def decorate(function: F) -> F:
         fields = [field for name, field in options_of(command).items() if name not in left_out]
-        own = list(inspect.signature(function).parameters.values())
+        declared = list(inspect.signature(function).parameters.values())
         keywords = [
             inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.keyword_default)
             for field in fields
         ]
-        before = [parameter for parameter in own if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
-        after = [parameter for parameter in own if parameter.kind is parameter.KEYWORD_ONLY]
+        before = [parameter for parameter in declared if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
+        after = [parameter for parameter in declared if parameter.kind is parameter.KEYWORD_ONLY]
         function.__signature__ = inspect.Signature([*before, *keywords, *after])  # type: ignore[attr-defined]
         lines = [f"{field.name}: {field.help}" for field in fields]
         wrapped = (textwrap.fill(line, WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 8) for line in lines)
@@ -100,8 +100,8 @@ def tune(model: Any, example_inputs: Any = None, *, observer: Observer | None = 
     from inferlens.views.results import Tuning
 
     check("tune", options)
-    own, others = own_options("tune", options)
-    return Tuning(tune_model(model, example_inputs, {**others, **own}, observer), (model, example_inputs))
+    values, plan_words = own_options("tune", options)
+    return Tuning(tune_model(model, example_inputs, {**plan_words, **values}, observer), (model, example_inputs))
 
 
 @takes("load")
@@ -129,8 +129,7 @@ def load_test(model: Any, example_inputs: Any = None, *, observer: Observer | No
 
     check("load", options)
     records: list[LoadRecord] = []
-    ways = winner_plans(model, options)
-    run.load_test(model, options, observer or Observer(), records, ways, example_inputs)
+    run.load_test(model, options, observer or Observer(), records, winner_plans(model, options), example_inputs)
     return LoadTest(records)
 
 
@@ -174,7 +173,7 @@ def ab(
         ab("mypackage.models:build", checkout=("../old", "."))
         ab("resnet18", "BACKEND", python=("old/bin/python", "new/bin/python"))
 
-    The options are those of ``inferlens ab``, for both sides; what a case says takes precedence.
+    The options are those of ``inferlens ab``, for both sides. The words of a case take precedence.
 
     Args:
         model, a, b: a name, a file, a factory or a live ``nn.Module``, and two cases in words; or two models.
@@ -247,12 +246,12 @@ def load(results: str | PathLike[str], *, rebuild: bool = False, trust: bool = F
     """Return the fastest case of a folder of results, or the case of a folder, as a callable like its model.
 
     It is prepared in this process as it was when it was measured, for the same shapes, and then called a few times.
-    ``Deployed`` in :mod:`inferlens.execution.deploy` says what it takes and gives, and what is copied.
+    ``Deployed`` in :mod:`inferlens.execution.deploy` describes its inputs, its outputs and its copies.
 
     Args:
         results: such as ``results/resnet50``, or the folder of one case in it.
-        rebuild: prepare it anew where GPU, versions, weights or files are not those of the record, instead of refusing
-            that; its outputs are then checked against the reference, where that can be computed.
+        rebuild: prepare it anew if GPU, versions, weights or files differ from the record, instead of refusing it. Its
+            outputs are then checked against the reference, if that can be computed.
         trust: open files that can run code.
         copy: copy outputs that the next call would overwrite.
 
@@ -276,7 +275,7 @@ def export(
     Args:
         results: such as ``results/resnet50``, or the folder of one case in it.
         output: a folder that is new or empty.
-        rebuild, trust: as of :func:`load`.
+        rebuild, trust: as for :func:`load`.
 
     Returns:
         The folder.

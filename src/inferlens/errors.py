@@ -71,7 +71,7 @@ def installing(extra: str) -> str:
     checkout = Path(__file__).parents[2]
     if (checkout / "pyproject.toml").is_file():
         return f"pip install -e '{'.' if checkout == Path.cwd() else checkout}[{extra}]'"
-    return f"pip install 'inferlens[{extra}]'"  # pip asks no index for what is installed already
+    return f"pip install 'inferlens[{extra}]'"
 
 
 def library(name: str, *, extra: str) -> ModuleType:
@@ -120,14 +120,14 @@ def suggestion(name: str, choices: Iterable[str], limit: int = 3, spelled: Mappi
         limit: the largest number of names.
         spelled: the text to show for a choice, if it is not the choice itself.
     """
-    near = [(spelled or {}).get(match, match) for match in get_close_matches(name, sorted(set(choices)), n=limit)]
-    return f"did you mean {' or '.join(', '.join(near).rsplit(', ', 1))}?" if near else ""
+    matches = [(spelled or {}).get(match, match) for match in get_close_matches(name, sorted(set(choices)), n=limit)]
+    return f"did you mean {' or '.join(', '.join(matches).rsplit(', ', 1))}?" if matches else ""
 
 
 def paths_like(path: Path, *, folders: bool = False) -> str:
     """Return near misses of a missing file or folder in the same folder: ``"did you mean a/model.onnx?"``."""
     with suppress(OSError):
-        paths = {item.name: str(item) for item in path.parent.iterdir() if folders or item.is_file()}
+        paths = {entry.name: str(entry) for entry in path.parent.iterdir() if folders or entry.is_file()}
         return suggestion(path.name, paths, spelled=paths)
     return ""
 
@@ -136,8 +136,8 @@ def check_choice(what: str, value: str, allowed: Iterable[str]) -> None:
     """Raise InferlensError for a value that is not among the choices. ``what`` is its kind, such as ``format``."""
     choices = list(dict.fromkeys(allowed))
     if value not in choices:
-        near = suggestion(value, choices) if len(choices) > 1 else ""  # the only one is expected anyway
-        raise InferlensError(f"There is no {what} '{value}'.", expected=one_of(choices), hint=near)
+        similar = suggestion(value, choices) if len(choices) > 1 else ""  # the expectation names a single choice
+        raise InferlensError(f"There is no {what} '{value}'.", expected=one_of(choices), hint=similar)
 
 
 def one_of(choices: Sequence[str], most: int = 12) -> str:
@@ -154,7 +154,7 @@ _WRAPPERS = ("torch.onnx", "torch._dynamo", "torch._inductor", "torch._export") 
 _NO_NEWS = ("RuntimeError", "Exception", "SystemError")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
-# A quoted error is the reason of the one that quotes it. Each pattern is tried once, from the outside to the inside.
+# A quoted error is the reason of the error that quotes it. The patterns are tried once, from the outside to the inside.
 _QUOTED = [
     re.compile(pattern, re.DOTALL | re.MULTILINE)
     for pattern in (
@@ -224,31 +224,31 @@ _CUTS = [
 
 
 def reason(error: BaseException | str) -> str:
-    """Return why ``error``, or the message of a library, says that something failed: one line without a full stop.
+    """Return the reason of a failure from an error, or from the message of a library: one line without a full stop.
 
-    An error with causes has the reasons of all, but those that only pass their cause on are left out. A built-in type
-    is named, unless it says nothing.
+    The reasons of an error and of all its causes are joined. An error that only passes its cause on is left out. A
+    built-in type is named, unless it says nothing.
     """
     if isinstance(error, str):
         return _shortened(_condensed(error))
-    reasons: dict[str, str] = {}  # with the type, by the text without
+    reasons: dict[str, str] = {}  # a reason with its type, by the reason alone
     chain = [error]
-    for cause in chain:
-        kind, module, inner = type(cause).__name__, type(cause).__module__, cause.__cause__
-        ours = isinstance(cause, InferlensError)
-        text = cause.sentence.rstrip(".") if isinstance(cause, InferlensError) else _condensed(str(cause))
-        says_kind = (module == "builtins" and kind not in _NO_NEWS) or " " not in text
+    for link in chain:
+        kind, module, cause = type(link).__name__, type(link).__module__, link.__cause__
+        ours = isinstance(link, InferlensError)
+        text = link.sentence.rstrip(".") if isinstance(link, InferlensError) else _condensed(str(link))
+        names_kind = (module == "builtins" and kind not in _NO_NEWS) or " " not in text
         repeats = any(text in reason for reason in reasons) or bool(reasons and " " not in text)
-        if not repeats and (inner is None or not module.startswith(_WRAPPERS)):
-            reasons = {item: full for item, full in reasons.items() if item not in text}
-            reasons[text] = f"{kind}: {text}".rstrip(": ") if says_kind and not ours else text
-        if inner is not None and inner not in chain and not ours:
-            chain.append(inner)
+        if not repeats and (cause is None or not module.startswith(_WRAPPERS)):
+            reasons = {reason: full for reason, full in reasons.items() if reason not in text}
+            reasons[text] = f"{kind}: {text}".rstrip(": ") if names_kind and not ours else text
+        if cause is not None and cause not in chain and not ours:
+            chain.append(cause)
     return _shortened(": ".join(full.rstrip(":") for full in reasons.values()))
 
 
 def _condensed(text: str) -> str:
-    """Return the reason in a library's text; the text on one line where nothing would be left."""
+    """Return the reason in a library's text. If nothing would be left, return the text on one line."""
     text = plain = _COLOURS.sub("", text).strip()
     for pattern in _QUOTED:
         if match := pattern.search(text):
@@ -261,9 +261,9 @@ def _condensed(text: str) -> str:
 
 
 def _shortened(text: str) -> str:
-    """Return the sentences of ``text`` that fit, at least the first one; a list without an end ends at a comma."""
+    """Return the first sentences of ``text`` that fit, at least one. A very long sentence is cut at a comma."""
     if len(text) <= LONGEST:
         return text
-    ends = [item.start() for item in re.finditer(r"[.!?](?= [A-Z])", text)]
+    ends = [match.start() for match in re.finditer(r"[.!?](?= [A-Z])", text)]
     fitting = [end for end in ends if end <= LONGEST] or [end for end in ends[:1] if end <= 2 * LONGEST]
     return text[: fitting[-1]] if fitting else f"{text[:LONGEST].rpartition(', ')[0] or text[:LONGEST]}, …"

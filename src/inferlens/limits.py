@@ -25,13 +25,13 @@ def memory_left(root: Path = Path("/")) -> int:
 
 def cpu_quota(root: Path = Path("/")) -> float:
     """Return how many CPUs' time the control groups of this process allow; infinity without a limit."""
-    least = math.inf
+    allowed = math.inf
     for group in control_groups("cpu.", root):
         for files in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):  # of version 2, and of version 1
             with suppress(OSError, ValueError):  # "max": nothing limits it; -1 of version 1 says the same
                 quota, period = " ".join((group / file).read_text("utf-8") for file in files).split()
-                least = min(least, int(quota) / int(period) if int(quota) > 0 else math.inf)
-    return least
+                allowed = min(allowed, int(quota) / int(period) if int(quota) > 0 else math.inf)
+    return allowed
 
 
 def control_group(file: str, root: Path) -> Path:

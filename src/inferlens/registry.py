@@ -41,8 +41,6 @@ class Registry(Generic[T]):
         try:
             part: type[T] = point.load()
         except Exception as error:
-            raise InferlensError(
-                f"The {self.kind} '{name}' ({point.value}) cannot be imported: {type(error).__name__}: {error}.",
-                hint="reinstall the package that provides it",
-            ) from error
+            message = f"The {self.kind} '{name}' ({point.value}) cannot be imported: {type(error).__name__}: {error}."
+            raise InferlensError(message, hint="reinstall the package that provides it") from error
         return part

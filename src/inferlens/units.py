@@ -84,8 +84,8 @@ def about(seconds: float) -> str:
     """Return an estimate of seconds, rounded: ``about 5 s``, ``about 40 s``, ``about 1 min 20 s``."""
     step = 5 if seconds < 60 else 10 if seconds < 300 else 60 if seconds < 3600 else 600
     rounded = max(round(seconds / step), 1) * step
-    hours, minutes, rest = rounded // 3600, rounded % 3600 // 60, rounded % 60
-    parts = ((hours, "h"), (minutes, "min"), (rest, "s"))
+    hours, minutes, remaining = rounded // 3600, rounded % 3600 // 60, rounded % 60
+    parts = ((hours, "h"), (minutes, "min"), (remaining, "s"))
     return "about " + " ".join(f"{count} {unit}" for count, unit in parts if count)
 
 
@@ -123,8 +123,8 @@ def ratio_spread(value: float | None, low: float | None, high: float | None) -> 
 
 def percent(share: float) -> str:
     """Return a share or a relative difference without its sign, e.g. ``2 %``, ``0.5 %``, ``12.3 %``."""
-    whole, _, decimals = f"{100 * abs(share):,.{_places(share)}f}".partition(".")
-    return f"{whole}.{decimals}".rstrip("0").rstrip(".") + " %" if decimals.strip("0") else f"{whole} %"
+    digits, _, decimals = f"{100 * abs(share):,.{_places(share)}f}".partition(".")
+    return f"{digits}.{decimals}".rstrip("0").rstrip(".") + " %" if decimals.strip("0") else f"{digits} %"
 
 
 def drop(share: float | None, low: float | None = None, high: float | None = None) -> str:

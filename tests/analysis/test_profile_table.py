@@ -148,7 +148,8 @@ USES = {True: "tensor cores", False: "no tensor cores", None: "perhaps tensor co
 
 def facts(name: str) -> str:
     uses, family = USES[kernels.uses_tensor_cores(name)], tables.kernel_family(name)
-    return f"{name}\n    {kernels.kernel_precision(name) or '?'}, {uses}, {family or '?'}: {tables.short_name(name)}\n"
+    short, precision = tables.short_kernel_name(name), kernels.kernel_precision(name) or "?"
+    return f"{name}\n    {precision}, {uses}, {family or '?'}: {short}\n"
 
 
 test_screen = screens_test("kernels", {"names": lambda: "".join(map(facts, NAMES))})
@@ -164,7 +165,7 @@ def test_indices_and_truth_values_are_computed_in_nothing():
     (["void a::f(int)", "void b::f(int)"], ["f #1", "f #2"]), (["gemm", "relu"], ["gemm", "relu"]),
 ])  # fmt: skip
 def test_different_kernels_have_different_names(names, expected):
-    assert [tables.short_names(names)[name] for name in names] == expected
+    assert [tables.short_kernel_names(names)[name] for name in names] == expected
 
 
 def test_hostile_names_are_shortened_at_once_and_stay_apart():
@@ -173,7 +174,7 @@ def test_hostile_names_are_shortened_at_once_and_stay_apart():
         f"a<{'b,' * 50_000}>", f"a<{'b,' * 50_000}c>",
     ]  # fmt: skip
     begin = time.perf_counter()
-    short = tables.short_names(names)
+    short = tables.short_kernel_names(names)
     used = {kernels.uses_tensor_cores(name) for name in names}
     assert time.perf_counter() - begin < 10, "a table of them comes at once, a quadratic rule would take minutes"
     assert all(short.values())

@@ -35,18 +35,7 @@ from inferlens.spec.case import AXES, Case, shown_together
 from inferlens.spec.objective import MEASURES
 from inferlens.stats.intervals import Interval, ends
 from inferlens.stats.race_rule import LEAST_VERDICT_ROUNDS, MOST_VERDICT_ROUNDS
-from inferlens.units import (
-    drop,
-    duration,
-    error_size,
-    listing,
-    percent,
-    plural,
-    rate,
-    ratio,
-    ratio_range,
-    score,
-)
+from inferlens.units import drop, duration, error_size, listing, percent, plural, rate, ratio, ratio_range, score
 
 End = Literal["", "decided", "rounds", "time", "a side did not run"]
 PROBABLE = 0.75  # probability from which on an outcome is called probable
@@ -71,21 +60,17 @@ class ABRule(Struct, frozen=True, kw_only=True):
     @staticmethod
     def parse(metric: str, threshold: float, level: float, max_rounds: int, within: float, limit: str = "") -> ABRule:
         """Return a rule from values as users write them; raise an :class:`InferlensError` for bad ones."""
-        rule = ABRule(
-            metric=CAPACITY if metric == CAPACITY else parse_metric(metric),
-            limit=limit if metric == CAPACITY else "",
-            threshold=threshold,
-            level=level,
-            max_rounds=max_rounds,
-            within=within,
-        )
-        check_limits(rule.threshold, rule.level)
-        if rule.threshold >= 1:
+        check_limits(threshold, level)
+        if threshold >= 1:
             raise InferlensError("The threshold is out of range.", expected="such as 2%: a difference that matters")
         if not LEAST_VERDICT_ROUNDS <= max_rounds <= MOST_VERDICT_ROUNDS:
             expected = f"{LEAST_VERDICT_ROUNDS} to {MOST_VERDICT_ROUNDS}"
             raise InferlensError(f"--max-rounds {max_rounds} is out of range.", expected=expected)
-        return rule
+        capacity = metric == CAPACITY
+        return ABRule(
+            metric=CAPACITY if capacity else parse_metric(metric), limit=limit if capacity else "",
+            threshold=threshold, level=level, max_rounds=max_rounds, within=within,
+        )  # fmt: skip
 
     @property
     def measured(self) -> Metric:
@@ -102,7 +87,7 @@ class ABResult(Struct, frozen=True, kw_only=True):
     reason: str
     end: End  # why there is no further round; empty while there is
     rule: ABRule
-    rounds: int  # rounds of which both sides have samples; ``seconds``: the time they took, everything included
+    rounds: int  # rounds with samples of both sides; ``seconds``: the time they took, everything included
     seconds: float
     # B's time over A's, of throughput the time of a call: above 1 B is slower. ``None`` before
     # :data:`LEAST_VERDICT_ROUNDS` rounds.
@@ -166,17 +151,17 @@ class ABResult(Struct, frozen=True, kw_only=True):
     @property
     def sides(self) -> tuple[str, tuple[str, str], tuple[str, str]]:
         """The description that A and B share, then the description and the measurements of both sides."""
-        common, names = distinguish_cases((self.a, self.b), self.revisions)
-        a, b = map(self._figures, (self.base, self.candidate), self.costs)
-        return common, names, (a, b)
 
-    def _figures(self, side: Side, costs: dict[str, float | None]) -> str:
-        figure = {WRONG: "outputs wrong", MISSING: "not measured"}.get(side.state, side.state)
-        if side.median is not None:
-            unit = {"throughput": "calls/s", CAPACITY: "requests/s"}.get(self.rule.metric)
-            figure = f"{rate(side.median)} {unit}" if unit else duration(side.median)
-        shown = (f"{name} {MEASURES[name].show(value)}" for name, value in costs.items() if value is not None)
-        return "  ".join([figure, *shown])
+        def measurements(side: Side, costs: dict[str, float | None]) -> str:
+            figure = {WRONG: "outputs wrong", MISSING: "not measured"}.get(side.state, side.state)
+            if side.median is not None:
+                unit = {"throughput": "calls/s", CAPACITY: "requests/s"}.get(self.rule.metric)
+                figure = f"{rate(side.median)} {unit}" if unit else duration(side.median)
+            shown = (f"{name} {MEASURES[name].show(value)}" for name, value in costs.items() if value is not None)
+            return "  ".join([figure, *shown])
+
+        common, names = distinguish_cases((self.a, self.b), self.revisions)
+        return common, names, (measurements(self.base, self.costs[0]), measurements(self.candidate, self.costs[1]))
 
     @property
     def environments_sentence(self) -> str:
@@ -217,15 +202,14 @@ class ABResult(Struct, frozen=True, kw_only=True):
         rounds = min(max(3 * self.rounds, LEAST_VERDICT_ROUNDS), MOST_VERDICT_ROUNDS)
         minutes = math.ceil(1.2 * rounds * self.seconds / self.rounds / 60)
         options = {"within": f"{minutes}m"} if 60 * minutes > self.rule.within else {}
-        more = {"max-rounds": f"{rounds}"} if rounds > self.rule.max_rounds else {}
-        return options | more
+        return options | ({"max-rounds": f"{rounds}"} if rounds > self.rule.max_rounds else {})
 
     @property
     def remarks(self) -> list[str]:
         """Two sentences at most that change or weaken the answer, and the number of the others."""
         remarks = [*filter(None, [self.environments_sentence, self.outputs_sentence]), *self.notes]
-        more = f"({len(remarks) - 2} more: inferlens show {shlex.quote(self.output)} --view notes)"
-        return remarks if len(remarks) < 3 else [*remarks[:2], more]
+        omitted = f"({len(remarks) - 2} more: inferlens show {shlex.quote(self.output)} --view notes)"
+        return remarks if len(remarks) < 3 else [*remarks[:2], omitted]
 
 
 def distinguish_cases(cases: Sequence[Case], revisions: Sequence[str]) -> tuple[str, tuple[str, str]]:
@@ -260,15 +244,15 @@ def ab_notes(a: Sequence[Record], b: Sequence[Record]) -> tuple[str, ...]:
     differing = [name for name in _WORK if getattr(a[0].case, name) != getattr(b[0].case, name)]
     work = [f"A and B do not do the same work: they differ in {listing(differing)}."] if differing else []
 
-    def own(records: Sequence[Record]) -> list[str]:
-        every = notes.case_notes(CaseRuns(tuple(records))) if records[-1].ranked else ()
-        return [str(note) for note in every if note.level != "know" and note.code not in _COVERED]
+    def weakening_notes(records: Sequence[Record]) -> list[str]:
+        case_notes = notes.case_notes(CaseRuns(tuple(records))) if records[-1].ranked else ()
+        return [str(note) for note in case_notes if note.level != "know" and note.code not in _COVERED]
 
-    return (*work, *side_notes(A=own(a), B=own(b)))
+    return (*work, *side_notes(A=weakening_notes(a), B=weakening_notes(b)))
 
 
 class Step(NamedTuple):
-    """The comparison of one environment with the next: their names, the result, and the figure of the later one."""
+    """The comparison of an environment with the next: their names, the result, the measurements of the later one."""
 
     before: str
     after: str
@@ -299,7 +283,7 @@ class ABSteps(Struct, frozen=True, kw_only=True):
         cases = shown_together([self.steps[0].a, *(step.b for step in self.steps)])
         names = [case.python or "this one" for case in cases]
         figures = [step.sides[2][1] for step in self.steps]
-        return [Step(*item) for item in zip(names, names[1:], self.steps, figures, strict=False)]
+        return [Step(*step) for step in zip(names, names[1:], self.steps, figures, strict=False)]
 
     @property
     def sentences(self) -> list[str]:

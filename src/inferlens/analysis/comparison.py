@@ -36,7 +36,7 @@ from inferlens.units import byte_count, duration, listing, percent, plural
 
 ComparedMetric = Metric | Literal["capacity"]
 CAPACITY: ComparedMetric = "capacity"  # of load tests, which are records with it as their throughput
-RATES = ("throughput", CAPACITY)  # metrics of which more is better
+RATES = ("throughput", CAPACITY)  # metrics for which more is better
 METRICS: tuple[Metric, ...] = ("latency", "throughput", "GPU time")
 LEVELS = (0.5, 0.9999)
 Verdict = Literal["FASTER", "SAME", "SLOWER", "UNDECIDED", "DID NOT RUN"]
@@ -79,6 +79,10 @@ class Difference(Struct, frozen=True):
     unlike: bool
     cases: int
 
+    @property
+    def values(self) -> str:
+        return one_line(f"{self.base} / {self.candidate}")
+
 
 class Side(Struct, frozen=True, kw_only=True):
     """The measurements of a case on one side."""
@@ -91,7 +95,7 @@ class Side(Struct, frozen=True, kw_only=True):
     # The ids of its records, one for each process; ``created``: when the last of them started.
     records: tuple[str, ...] = ()
     created: str = ""
-    runs: int = 1  # number of its runs, of which the newest counts
+    runs: int = 1  # number of its runs; the newest counts
     processes: int = 0
     samples: int = 0
     median: float | None = None  # over its processes, in seconds, or calls per second; ``None`` unless ``ok``
@@ -247,17 +251,11 @@ def _case_comparison(
     if metric in RATES:
         quotient, interval = result.speedup, result.speedup_interval
     return CaseComparison(
-        case=case,
-        verdict=result.verdict,
-        reason=result.reason,
-        base=base,
-        candidate=candidate,
-        ratio=result.ratio,
-        interval=result.interval,
-        change=None if quotient is None else quotient - 1,
+        case=case, verdict=result.verdict, reason=result.reason, base=base, candidate=candidate,
+        ratio=result.ratio, interval=result.interval, change=None if quotient is None else quotient - 1,
         change_interval=None if interval is None else Interval(interval.low - 1, interval.high - 1),
         replicated=max(base.processes, candidate.processes) > 1,
-    )
+    )  # fmt: skip
 
 
 def parse_metric(text: str) -> Metric:
@@ -308,8 +306,11 @@ def read_side(runs: CaseRuns | None, metric: Metric, level: float) -> tuple[Side
     )
     if state or result is None:
         return side, []
-    statistics = {"median": result.median, "interval": result.interval, "notes": tuple(dict.fromkeys(_notes(runs)))}
-    return replace(side, processes=len(processes), samples=sum(map(len, processes)), **statistics), processes
+    side = replace(
+        side, processes=len(processes), samples=sum(map(len, processes)), median=result.median,
+        interval=result.interval, notes=tuple(dict.fromkeys(_side_notes(runs))),
+    )  # fmt: skip
+    return side, processes
 
 
 def _failure(runs: CaseRuns) -> tuple[str, str]:
@@ -326,12 +327,12 @@ def _failure(runs: CaseRuns) -> tuple[str, str]:
     return "", ""
 
 
-def _notes(runs: CaseRuns) -> Iterator[str]:
+def _side_notes(runs: CaseRuns) -> Iterator[str]:
     for record in runs.ran:
         if record.agreement is None or record.agreement.agrees is None:
             reason = record.agreement.reason if record.agreement else ""
             yield f"{UNCHECKED}: {reason or 'nothing was there to compare them with'}"
-    # Codes without figures, which differ from case to case: with them there would be a note for each.
+    # Only the codes: the figures of notes differ from case to case, so that there would be a note for each.
     codes = [note.code for note in notes.case_notes(runs) if note.level != "know" and note.code not in _STATE_CODES]
     if codes:
         yield f"{listing(list(dict.fromkeys(codes)))}; inferlens show --view notes says more."
@@ -353,17 +354,16 @@ def match_cases(base: Sequence[Record], candidate: Sequence[Record]) -> list[Mat
     one run of a case remains on each side, they match whatever their machines are. Raises InferlensError if the sides
     share a record, or have no common case.
     """
-    before, after = _by_case(base), _by_case(candidate)
+    base_cases, candidate_cases = _group_by_case(base), _group_by_case(candidate)
     matches = [
         match
-        for digest in dict.fromkeys([*before, *after])
-        for match in _match_machines(before.get(digest, {}), after.get(digest, {}))
+        for digest in base_cases | candidate_cases
+        for match in _match_machines(base_cases.get(digest, {}), candidate_cases.get(digest, {}))
     ]
     pairs = [(before, after) for before, after in matches if before and after]
     if any(before.first.id == after.first.id for before, after in pairs):
-        raise InferlensError(
-            "Base and candidate are the same records.", expected="two folders, neither of them inside the other"
-        )
+        expected = "two folders, neither of them inside the other"
+        raise InferlensError("Base and candidate are the same records.", expected=expected)
     if not pairs:
         raise InferlensError(
             "No case is on both sides.",
@@ -373,7 +373,8 @@ def match_cases(base: Sequence[Record], candidate: Sequence[Record]) -> list[Mat
     return matches
 
 
-def _by_case(records: Sequence[Record]) -> dict[str, dict[str, CaseRuns]]:
+def _group_by_case(records: Sequence[Record]) -> dict[str, dict[str, CaseRuns]]:
+    """Return the last runs of each case by the case's digest, then by the name of the machine."""
     cases: dict[str, dict[str, CaseRuns]] = {}
     for runs in latest(records):
         cases.setdefault(runs.first.case.digest, {})[machine_name(runs.first.environment)] = runs
@@ -381,7 +382,7 @@ def _by_case(records: Sequence[Record]) -> dict[str, dict[str, CaseRuns]]:
 
 
 def _match_machines(base: dict[str, CaseRuns], candidate: dict[str, CaseRuns]) -> list[Match]:
-    """Match the same machine, then the only runs that are left."""
+    """Match the runs on the same machine. If one run remains on each side, match these, too."""
     matches: list[Match] = [(base[name], candidate[name]) for name in base if name in candidate]
     before = [runs for name, runs in base.items() if name not in candidate]
     after = [runs for name, runs in candidate.items() if name not in base]
@@ -393,20 +394,18 @@ def _match_machines(base: dict[str, CaseRuns], candidate: dict[str, CaseRuns]) -
 def environment_differences(pairs: Sequence[tuple[Record, Record]]) -> tuple[Difference, ...]:
     """Return the differences within pairs of a base's and a candidate's record, the unlike ones first."""
     counts = Counter(difference for pair in pairs for difference in _pair_differences(*pair))
-    differences = [Difference(*item, unlike=item[0] in UNLIKE, cases=count) for item, count in counts.items()]
+    differences = [Difference(*values, unlike=values[0] in UNLIKE, cases=count) for values, count in counts.items()]
     return tuple(sorted(differences, key=lambda difference: not difference.unlike))
 
 
 def differences_sentence(differences: Sequence[Difference]) -> str:
     """Return the differences of one pair: ``torch 2.9.1 / 2.14.1``; fields that only one side has come last."""
     ordered = sorted(differences, key=lambda difference: ABSENT in (difference.base, difference.candidate))
-    return ", ".join(one_line(f"{item.field} {item.base} / {item.candidate}") for item in ordered)
+    return ", ".join(f"{difference.field} {difference.values}" for difference in ordered)
 
 
 def conditions_error(unlike: Sequence[Difference], cases: int) -> InferlensError:
-    lines = [
-        one_line(f"{item.field}: {item.base} / {item.candidate}{case_count_label(item, cases)}") for item in unlike
-    ]
+    lines = [f"{difference.field}: {difference.values}{case_count_label(difference, cases)}" for difference in unlike]
     return InferlensError(
         "\n  ".join(["Base and candidate were not measured under the same conditions (base / candidate):", *lines]),
         expected="the same machine, driver and inputs on both sides",

@@ -11,7 +11,7 @@ missing.
 from __future__ import annotations
 
 import math
-from collections import ChainMap
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -33,7 +33,7 @@ from inferlens.analysis.profile_table import (
     layer_family,
     layer_table,
     profile_runs,
-    short_name,
+    short_kernel_name,
 )
 from inferlens.analysis.roofline import Roofline, precision_of, roofline
 from inferlens.analysis.samples import latencies, steady_samples
@@ -148,8 +148,8 @@ def make_finding(
 class _TemplateFormatter(Formatter):
     def format_field(self, value: Any, format_spec: str) -> str:
         if "|" in format_spec:
-            singular, several = format_spec.split("|")
-            return singular if value == 1 else several
+            singular, plural_form = format_spec.split("|")
+            return singular if value == 1 else plural_form
         if format_spec.startswith("#"):
             return plural(value, format_spec[1:])
         return _FORMATS[format_spec](value) if format_spec in _FORMATS else format(value, format_spec)
@@ -167,8 +167,8 @@ def shorten(name: str) -> str:
 def list_few(names: Iterable[str], most: int = _FEW) -> str:
     """Return ``a, b, c and 4 others``, without repeated names."""
     distinct = list(dict.fromkeys(names))
-    rest = len(distinct) - most
-    return listing(distinct if rest <= 0 else [*distinct[:most], plural(rest, "other")])
+    hidden = len(distinct) - most
+    return listing(distinct if hidden <= 0 else [*distinct[:most], plural(hidden, "other")])
 
 
 def module_label(path: str) -> str:
@@ -216,7 +216,8 @@ class TimedKernel:
     @property
     def name(self) -> str:
         """The module that it came from, or its own name without namespaces and arguments."""
-        return module_label(self.kernel.modules[0]) if self.kernel.modules else shorten(short_name(self.kernel.name))
+        modules = self.kernel.modules
+        return module_label(modules[0]) if modules else shorten(short_kernel_name(self.kernel.name))
 
     @property
     def blocks(self) -> int:
@@ -281,11 +282,11 @@ class PartGroup(Generic[PartT]):
 
 @dataclass(frozen=True)
 class Evidence:
-    """The profiles of one case, and the records that they are compared with; derived values are computed once."""
+    """The profiles of one case and its record. Derived values are computed once."""
 
     profiles: tuple[Profile, ...]  # of one case on one machine, at most one of each level
     record: Record | None = None  # of the same case, timed without profiling
-    # Names of other ways that were measured, and their seconds if they ran.
+    # Other ways that were measured, by name, with their seconds if they ran.
     alternatives: Mapping[str, float | None] = field(default_factory=dict)
 
     @property
@@ -300,8 +301,8 @@ class Evidence:
     def capability(self) -> tuple[int, int]:
         """Compute capability of the GPU; ``(0, 0)`` if unknown."""
         gpus = self.profiles[0].environment.gpus
-        major, _, minor = (gpus[0].compute_capability if gpus else "").partition(".")
-        return (int(major), int(minor)) if f"{major}{minor}".isdecimal() and len(major + minor) < 9 else (0, 0)
+        match = re.fullmatch(r"(\d{1,4})\.(\d{1,4})", gpus[0].compute_capability) if gpus else None
+        return (int(match[1]), int(match[2])) if match else (0, 0)
 
     @property
     def precision(self) -> str:
@@ -317,8 +318,8 @@ class Evidence:
     @cached_property
     def facts(self) -> dict[str, object]:
         """Facts that the backend gave about the run; those of the record take precedence."""
-        measured_facts = [self.record.facts] if self.record else []
-        return dict(ChainMap(*measured_facts, *(profile.facts for profile in self.profiles)))
+        facts = {key: value for profile in reversed(self.profiles) for key, value in profile.facts.items()}
+        return facts | (self.record.facts if self.record else {})
 
     def hint(self, option: str, value: Option = True) -> Hint:
         """Return how to get the effect of an option with the backend of the case."""

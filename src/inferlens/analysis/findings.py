@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any
 
 from msgspec.structs import replace
@@ -40,7 +40,7 @@ from inferlens.analysis.profile_table import (
     kernel_family,
     kernels_alone,
     layer_family,
-    short_name,
+    short_kernel_name,
 )
 from inferlens.analysis.roofline import Floor
 from inferlens.errors import InferlensError
@@ -111,7 +111,11 @@ def findings(
     if len({profile.case.digest for profile in levels}) != 1:
         raise InferlensError("Findings are for one case at a time.", expected="one profile, or several levels of it")
     evidence = Evidence(levels, record, alternatives or {})
-    results = [_of_a_call(finding, evidence) for rule in PROFILE_RULES for finding in rule(evidence)]
+    results = []
+    for finding in chain.from_iterable(check(evidence) for check in PROFILE_RULES):
+        unprofiled = None not in (finding.seconds, finding.whole) and finding.whole == evidence.latency
+        whole = None if finding.seconds is None else finding.whole or evidence.layer_call
+        results.append(replace(finding, whole=whole, unprofiled=unprofiled))
     savings = [importance(finding) for finding in results if finding.about == "time"]
     if savings and max(savings) <= NEGLIGIBLE:
         results.append(
@@ -124,19 +128,13 @@ def findings(
     return Findings(sorted(results, key=lambda finding: (finding.about != "time", -importance(finding))))
 
 
-def _of_a_call(finding: Finding, evidence: Evidence) -> Finding:
-    unprofiled = None not in (finding.seconds, finding.whole) and finding.whole == evidence.latency
-    whole = None if finding.seconds is None else finding.whole or evidence.layer_call
-    return replace(finding, whole=whole, unprofiled=unprofiled)
-
-
 def importance(finding: Finding) -> float:
     """Return the share of a run that could be saved, or that the finding is about, or a default."""
     return next(share for share in (finding.saving, finding.share, UNKNOWN_SHARE) if share is not None)
 
 
 def gain(finding: Finding, findings: Sequence[Finding]) -> float | None:
-    """Return the share of a call that could be saved; ``None`` if unknown, given all findings of the case.
+    """Return the share of a call that could be saved, given all findings of the case; ``None`` if it is unknown.
 
     A time that was scaled from a much longer profiled call only shows where to look. While a call waits for the host,
     faster layers and kernels save nothing.
@@ -218,7 +216,7 @@ def _launch_less(evidence: Evidence) -> str:
 def far_above_floor(evidence: Evidence) -> Iterator[Finding]:
     """Report the layers, or else the kernels, that lose most time above their floors.
 
-    Of pointwise layers ``unfused-chains`` tells more. While the call waits for the host, no layer matters.
+    Pointwise layers are left to ``unfused-chains``. While the call waits for the host, no layer matters.
     """
     floors = evidence.floors
     if floors is None or floors.bound == "host":
@@ -256,7 +254,7 @@ def _closer_to_floor(evidence: Evidence, row: Floor) -> str:
 def _image_channels(evidence: Evidence, row: Floor) -> int:
     """Return the channels of the model's images if the convolution is the first one; else 0."""
     rows = evidence.floors.rows if evidence.floors else ()
-    first = next((item for item in rows if _family(evidence, item) == "convolution"), row)
+    first = next((floor for floor in rows if _family(evidence, floor) == "convolution"), row)
     inputs = evidence.profiles[0].model.inputs
     shape = inputs[0].shape if inputs else ()
     is_first = row is first or first.modules[:1] == row.modules[:1] != ()  # a kernel may prepare its input
@@ -272,7 +270,7 @@ def _family(evidence: Evidence, row: Floor) -> Family:
 
 
 def _row_name(row: Floor, timed: str) -> str:
-    return part_name(row.modules, short_name(row.name) if timed == "kernel" else row.name)
+    return part_name(row.modules, short_kernel_name(row.name) if timed == "kernel" else row.name)
 
 
 @rule("near-ceiling")
@@ -295,17 +293,17 @@ def bandwidth_bound(evidence: Evidence) -> Iterator[Finding]:
     floors = evidence.floors
     if floors is None or floors.ceilings.disturbed:
         return  # a ceiling that is too low makes floors too long, and layers seem close to them
-    near = [
+    near_floor = [
         row for row in floors.rows
         if row.bound == "memory" and row.won and (row.distance or 0.0) <= NEAR and _family(evidence, row) in DENSE
     ]  # fmt: skip
-    total = floors.sum_of(near)
+    total = floors.sum_of(near_floor)
     if (total.bytes or 0.0) >= LARGER_THAN_CACHES and (total.share or 0.0) >= MOVING_BYTES:
         yield make_finding(
             f"{{parts:#{floors.timed}}} {{parts:is|are}} bound by memory: {{share:percent}} of {{call}} "
             "({seconds:duration} of {run:duration}), {times:two} times what moving {parts:its|their} bytes takes.",
-            {"parts": len(near), "seconds": total.time, "floor": total.floor, "bytes": total.bytes},
-            subject=list_few(_row_name(row, floors.timed) for row in near), seconds=total.won, share=total.share,
+            {"parts": len(near_floor), "seconds": total.time, "floor": total.floor, "bytes": total.bytes},
+            subject=list_few(_row_name(row, floors.timed) for row in near_floor), seconds=total.won, share=total.share,
             whole=evidence.kernel_call if floors.timed == "kernel" else None, call=evidence.call_name,
             times=total.distance, run=floors.time,
             hint=f"Fewer bytes, by a lower precision or a larger batch: {evidence.less_work}",
@@ -317,18 +315,18 @@ def bandwidth_bound(evidence: Evidence) -> Iterator[Finding]:
 
 @rule("outside-layers")
 def outside_layers(evidence: Evidence) -> Iterator[Finding]:
-    """Report time outside of all layers, less what profiling may have added to it."""
+    """Report time outside of all layers, less the time that profiling may have added."""
     profile, table, call = evidence.layer_profile, evidence.table, evidence.latency
     if not (profile and table and call and profile.timed == "host"):
         return
     outside = table.reconciliation.outside.typical / table.runs.scale
     added = max(table.reconciliation.profiled - call, 0.0)
-    rest = outside - added
-    if OUTSIDE * call <= rest <= call:
+    unexplained = outside - added
+    if OUTSIDE * call <= unexplained <= call:
         yield make_finding(
-            "{share:percent} of the call ({rest:duration} of {whole:duration}) is outside of all layers.",
+            "{share:percent} of the call ({outside:duration} of {whole:duration}) is outside of all layers.",
             {"outside": outside, "added by profiling": added, "whole": call},
-            subject="the run", seconds=rest, share=rest / call, rest=rest,
+            subject="the run", seconds=unexplained, share=unexplained / call, outside=unexplained,
             hint="Look at Python, checks and copies around the layers; a larger batch spreads it over more items: "
             f"{evidence.command(larger=True)}",
         )  # fmt: skip
@@ -374,8 +372,8 @@ def fp32_layers(evidence: Evidence) -> Iterator[Finding]:
     """Report layers that stayed in fp32; of a quantized case, those with multiply-adds in any higher precision."""
     precision, layers = evidence.case.precision, evidence.timed_layers
     if precision in QUANTIZED:
-        places = evidence.precisions.stayed if evidence.precisions else ()
-        stayed = evidence.layer_group(layers[place] for place in places)
+        indices = evidence.precisions.stayed if evidence.precisions else ()
+        stayed = evidence.layer_group(layers[index] for index in indices)
     elif precision in ("fp16", "bf16"):
         stayed = evidence.layer_group(
             layer for layer in layers
@@ -392,9 +390,9 @@ def fp32_layers(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _fusible(layers: Sequence[TimedLayer]) -> list[TimedLayer]:
-    """Return pointwise layers that could be computed with the layer before.
+    """Return the pointwise layers that could be computed with the layer before.
 
-    Of a chain that follows no convolution or matrix product the longest layer has to stay.
+    In a chain that follows no convolution or matrix product, the longest layer has to stay.
     """
     fusible: list[TimedLayer] = []
     follows_product = False

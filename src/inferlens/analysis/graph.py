@@ -49,7 +49,7 @@ class Node(Struct, frozen=True, kw_only=True):
     module: Path | None = None  # the deepest module that contains all origins of its layers, if known
     modules: tuple[str, ...] = ()  # the distinct origins of its layers; so are ``operators``
     operators: tuple[str, ...] = ()
-    inputs: tuple[Tensor, ...] = ()  # of folded layers, those from other nodes; ``outputs``: those that others read
+    inputs: tuple[Tensor, ...] = ()  # of folded layers those from other nodes; ``outputs``: those that other nodes read
     outputs: tuple[Tensor, ...] = ()
     seconds: float | None = None  # typical time of all its layers; ``None`` if none was timed
     share: float | None = None
@@ -98,9 +98,9 @@ class GraphSource(Struct, frozen=True, kw_only=True):
     title: str
     about: str = ""
     layers: tuple[Layer, ...]
-    seconds: tuple[float | None, ...] = ()  # of each layer, typical; ``None`` for one that was not timed
+    seconds: tuple[float | None, ...] = ()  # typical time of each layer; ``None`` for a layer that was not timed
     whole: float | None = None  # of a run; ``None`` if nothing was timed
-    inputs: tuple[Tensor, ...] = ()  # tensors of the model; so are ``outputs``, by default those that no layer reads
+    inputs: tuple[Tensor, ...] = ()  # of the model; so are ``outputs``, by default the tensors that no layer reads
     outputs: tuple[Tensor, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -113,15 +113,13 @@ def profile_source(
     if isinstance(runs, str) or profile.layers is None:
         return str(runs)
     tensor_specs = profile.model.inputs or profile.case.inputs
+    pairs = zip(runs.layers, runs.timed, strict=True)
     return GraphSource(
-        title=title,
-        about=about,
-        layers=profile.layers.layers,
-        seconds=tuple(runs.typical(row) if runs.timed[at] else None for at, row in enumerate(runs.layers)),
-        whole=runs.typical(runs.whole),
+        title=title, about=about, layers=profile.layers.layers, whole=runs.typical(runs.whole),
+        seconds=tuple(runs.typical(series) if timed else None for series, timed in pairs),
         inputs=tuple(Tensor(name=spec.name, shape=tuple(spec.shape), dtype=spec.dtype) for spec in tensor_specs),
         notes=tuple(f"{name}: {why}" for name, why in profile.layers.absent.items() if name != "begins"),
-    )
+    )  # fmt: skip
 
 
 def data_flow(source: GraphSource) -> tuple[list[Edge], list[tuple[int, Tensor]], list[str]]:
@@ -129,29 +127,30 @@ def data_flow(source: GraphSource) -> tuple[list[Edge], list[tuple[int, Tensor]]
     edges = list(islice(_edges_by_name(source), MOST_EDGES + 1))
     notes = [TOO_MANY_EDGES] if len(edges) > MOST_EDGES else []
     edges = edges[:MOST_EDGES]
-    if not any(edge.tail >= 0 for edge in edges) and len(source.layers) > 1:
-        chain = [Edge(tail=index, head=index + 1, known=False) for index in range(len(source.layers) - 1)]
-        return chain, [], [*notes, ORDER_ONLY]
-    edges += [  # a layer without names of tensors follows the layer before
-        Edge(tail=index - 1, head=index, known=False) for index, layer in enumerate(source.layers)
-        if index and not any(tensor.name for tensor in (*layer.inputs, *layer.outputs))
-    ]  # fmt: skip
-    return edges, list(_leaving_tensors(source, {edge.tail for edge in edges})), notes
+    order_only = not any(edge.tail >= 0 for edge in edges) and len(source.layers) > 1
+    if order_only:
+        edges, notes = [], [*notes, ORDER_ONLY]
+    for index, layer in enumerate(source.layers[1:], 1):
+        # A layer without names of tensors follows the layer before.
+        if order_only or not any(tensor.name for tensor in (*layer.inputs, *layer.outputs)):
+            edges.append(Edge(tail=index - 1, head=index, known=False))
+    leaving = [] if order_only else list(_leaving_tensors(source, {edge.tail for edge in edges}))
+    return edges, leaving, notes
 
 
 def _edges_by_name(source: GraphSource) -> Iterator[Edge]:
-    """Yield edges by the names of tensors, for each pair of layers one per name."""
-    model_inputs = {tensor.name for tensor in source.inputs}
+    """Yield edges by the names of tensors. A pair of layers has one edge for each name."""
     writers: dict[str, list[int]] = {}
     for index, layer in enumerate(source.layers):
         for name in {tensor.name for tensor in layer.outputs}:
             writers.setdefault(name, []).append(index)
+    writers = {tensor.name: [-1] for tensor in source.inputs} | writers
     for index, layer in enumerate(source.layers):
         reads: dict[str, Tensor] = {}
         for tensor in layer.inputs:
             reads.setdefault(tensor.name, tensor)
         for name, tensor in reads.items():
-            candidates = writers.get(name, [-1] if name in model_inputs else []) if name else []
+            candidates = writers.get(name, []) if name else []
             earlier = [writer for writer in candidates if writer < index] or candidates
             yield from (Edge(tail=writer, head=index, tensors=(tensor,)) for writer in earlier if writer != index)
 
@@ -160,10 +159,10 @@ def _leaving_tensors(source: GraphSource, read: set[int]) -> Iterator[tuple[int,
     """Yield layers and their tensors that leave the model: by the outputs' names, or if no layer reads the layer."""
     names = {tensor.name for tensor in source.outputs}
     for index, layer in enumerate(source.layers):
-        leaving = [tensor for tensor in layer.outputs if tensor.name in names]
-        if not names and index not in read:
-            leaving = [tensor for tensor in layer.outputs[:1] if tensor.name]
-        yield from ((index, tensor) for tensor in leaving)
+        if names:
+            yield from ((index, tensor) for tensor in layer.outputs if tensor.name in names)
+        elif index not in read:
+            yield from ((index, tensor) for tensor in layer.outputs[:1] if tensor.name)
 
 
 def sum_times(seconds: Sequence[float | None]) -> float | None:
@@ -195,15 +194,16 @@ def build_graph(source: GraphSource, *, regions: str = "module", depth: int | No
     shown, groups = _groups(source, owners, deepest, depth)
     edges, outputs, notes = data_flow(source)
     nodes = [_node(source, owners, group, shown) for group in groups]
-    place = {index: number for number, group in enumerate(groups) for index in group}
+    node_by_layer = {index: number for number, group in enumerate(groups) for index in group}
     if len(groups) < len(source.layers):
-        more = f": modules are unfolded {shown} of {deepest} deep, --depth {shown + 1} unfolds more"
+        unfold_hint = f": modules are unfolded {shown} of {deepest} deep, --depth {shown + 1} unfolds more"
         folded = f"{plural(len(source.layers), 'layer')} are drawn as {plural(len(groups), 'node')}"
-        notes.append(f"{folded}{more if shown <= deepest else ''}.")
+        notes.append(f"{folded}{unfold_hint if shown <= deepest else ''}.")
     # The region of a layer is its module; that of a folded node is the one around its module.
     paths = [(node.module or ())[: -1 if node.role == "folded" else None] for node in nodes]
     nested = _regions(paths, nodes) if regions == "module" else ()
-    edges = _add_ends(source, nodes, _node_edges(edges, place), [(place[index], tensor) for index, tensor in outputs])
+    leaving = [(node_by_layer[index], tensor) for index, tensor in outputs]
+    edges = _add_ends(source, nodes, _node_edges(edges, node_by_layer), leaving)
     return Graph(
         title=source.title, about=source.about, nodes=tuple(nodes), edges=tuple(edges), regions=nested,
         whole=source.whole, layers=len(source.layers), depth=shown, deepest=deepest, notes=(*source.notes, *notes),
@@ -221,16 +221,14 @@ def layer_modules(layers: Sequence[Layer]) -> list[Path | None]:
 
 def _groups(source: GraphSource, owners: Owners, deepest: int, depth: int | None) -> tuple[int, list[range]]:
     """Return the depth to which modules are unfolded, and the layers of each node."""
-    shown = deepest + 1 if depth is None else min(max(depth, 1), deepest + 1)
-    most = READABLE if depth is None else MOST
-    groups = _module_groups(owners, shown)
-    while depth is None and len(groups) > most and shown > 1:
-        shown -= 1
+    depths = range(deepest + 1, 0, -1) if depth is None else [min(max(depth, 1), deepest + 1)]
+    most_nodes = READABLE if depth is None else MOST
+    for shown in depths:
         groups = _module_groups(owners, shown)
-    if len(groups) > most:  # neighbors are joined evenly
-        joined = np.array_split(np.arange(len(source.layers)), most)
-        groups = [range(int(group[0]), int(group[-1]) + 1) for group in joined]
-    return shown, groups
+        if len(groups) <= most_nodes:
+            return shown, groups
+    neighbors = np.array_split(np.arange(len(source.layers)), most_nodes)
+    return shown, [range(int(group[0]), int(group[-1]) + 1) for group in neighbors]
 
 
 def _module_groups(owners: Owners, depth: int) -> list[range]:
@@ -241,6 +239,7 @@ def _module_groups(owners: Owners, depth: int) -> list[range]:
 
 
 def _node(source: GraphSource, owners: Owners, group: range, depth: int) -> Node:
+    """Return the node of a group of layers, which are folded if they are several."""
     layers = [source.layers[index] for index in group]
     times = [source.seconds[index] for index in group] if source.seconds else []
     seconds = sum_times(times)
@@ -248,21 +247,18 @@ def _node(source: GraphSource, owners: Owners, group: range, depth: int) -> Node
     paths = [owner[:depth] if folded else owner for index in group if (owner := owners[index]) is not None]
     module = ancestor(paths) if paths else None
     inputs, outputs = [layer.inputs for layer in layers], [layer.outputs for layer in layers]
+    first = layers[0]
     return Node(
-        name=".".join(module or ()) if folded else layers[0].name,
-        role="folded" if folded else "layer",
-        kind="" if folded else layers[0].kind,
+        name=".".join(module or ()) if folded else first.name, role="folded" if folded else "layer",
+        kind="" if folded else first.kind, details={} if folded else _details(first), module=module,
         places=tuple(index + 1 for index in group),
-        module=module,
         modules=tuple(dict.fromkeys(path for layer in layers for path in layer.modules)),
         operators=tuple(name for layer in layers for name in layer.operators),
-        inputs=_outer_tensors(inputs, outputs) if folded else inputs[0],
-        outputs=_outer_tensors(outputs, inputs) if folded else outputs[0],
-        seconds=seconds,
-        share=seconds / source.whole if seconds is not None and source.whole else None,
+        inputs=_outer_tensors(inputs, outputs) if folded else first.inputs,
+        outputs=_outer_tensors(outputs, inputs) if folded else first.outputs,
+        seconds=seconds, share=seconds / source.whole if seconds is not None and source.whole else None,
         precision=_main_precision(layers, times),
-        details={} if folded else _details(layers[0]),
-    )
+    )  # fmt: skip
 
 
 def _details(layer: Layer) -> dict[str, str]:
@@ -270,18 +266,17 @@ def _details(layer: Layer) -> dict[str, str]:
     details: list[tuple[str, Any]] = []
     for key, value in layer.details.items():
         details += value.items() if isinstance(value, dict) else [(key, value)]
-    return {
-        str(key)[:100]: str(value)[:200]
-        for key, value in details[:40]
-        if key not in INSPECTED and value not in ("", [])
-    }
+    shown = [(key, value) for key, value in details[:40] if key not in INSPECTED and value not in ("", [])]
+    return {str(key)[:100]: str(value)[:200] for key, value in shown}
 
 
-def _outer_tensors(own: Sequence[tuple[Tensor, ...]], inner: Sequence[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+def _outer_tensors(
+    tensor_lists: Sequence[tuple[Tensor, ...]], other_lists: Sequence[tuple[Tensor, ...]]
+) -> tuple[Tensor, ...]:
     """Return the distinct named tensors of folded layers that are not among the inner ones."""
-    inside = {tensor.name for tensors in inner for tensor in tensors}
-    outer = (tensor for tensors in own for tensor in tensors if tensor.name and tensor.name not in inside)
-    return tuple({tensor.name: tensor for tensor in outer}.values())
+    inside = {tensor.name for tensors in other_lists for tensor in tensors}
+    outside = (tensor for tensors in tensor_lists for tensor in tensors if tensor.name and tensor.name not in inside)
+    return tuple({tensor.name: tensor for tensor in outside}.values())
 
 
 def _main_precision(layers: Sequence[Layer], times: Sequence[float | None]) -> str:
@@ -292,11 +287,11 @@ def _main_precision(layers: Sequence[Layer], times: Sequence[float | None]) -> s
     return totals.most_common(1)[0][0]
 
 
-def _node_edges(edges: Sequence[Edge], place: dict[int, int]) -> list[Edge]:
-    """Return one edge for each pair of different nodes; the model's inputs stay -1, with an edge each."""
+def _node_edges(edges: Sequence[Edge], node_by_layer: dict[int, int]) -> list[Edge]:
+    """Return one edge for each pair of different nodes. An input of the model stays -1 and has its own edge."""
     groups: dict[tuple[int, int, bool, str], dict[str, Tensor]] = {}
     for edge in edges:
-        tail, head = place.get(edge.tail, -1), place[edge.head]
+        tail, head = node_by_layer.get(edge.tail, -1), node_by_layer[edge.head]
         if tail != head:
             key = tail, head, edge.known, edge.tensors[0].name if tail < 0 else ""
             groups.setdefault(key, {}).update({tensor.name: tensor for tensor in edge.tensors})
@@ -325,23 +320,20 @@ def _add_ends(
 def _regions(paths: Sequence[Path], nodes: Sequence[Node], first: int = 0, level: int = 0) -> tuple[Region, ...]:
     """Return nested regions of neighboring nodes in the same module; a region of one node would say nothing.
 
-    Levels at which nothing divides a region are joined: ``encoder.layers``.
+    Levels at which nothing divides a region are joined: ``encoder.layers``. ``first`` is the index of the first node.
     """
     regions: list[Region] = []
-    begin = 0
     for name, group in groupby(paths, lambda path: path[level] if len(path) > level else None):
         members = list(group)
+        indices = range(first, first + len(members))
+        first += len(members)
         if name is not None and len(members) > 1:
-            top, places = len(ancestor(members)), range(first + begin, first + begin + len(members))
-            regions.append(
-                Region(
-                    path=members[0][:top],
-                    label=".".join(members[0][level:top]),
-                    nodes=tuple(places),
-                    inner=_regions(members, nodes, places[0], top),
-                    seconds=sum_times([nodes[index].seconds for index in places]),
-                    share=sum_times([nodes[index].share for index in places]),
-                )
-            )
-        begin += len(members)
+            top = len(ancestor(members))
+            region = Region(
+                path=members[0][:top], label=".".join(members[0][level:top]), nodes=tuple(indices),
+                inner=_regions(members, nodes, indices[0], top),
+                seconds=sum_times([nodes[index].seconds for index in indices]),
+                share=sum_times([nodes[index].share for index in indices]),
+            )  # fmt: skip
+            regions.append(region)
     return tuple(regions)

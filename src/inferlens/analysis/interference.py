@@ -58,8 +58,8 @@ SLOWDOWNS = {
 # differences of latency that people act on.
 CLOCK_CHANGE = 0.05
 FOREIGN_ACTIVE = 0.02  # NVML reports whole percent, and single ones are noise of its sampling
-# Numbers of CPUs. With less than half of one free, a thread of the case may have had to wait. A quarter is well above
-# the noise of counting in ticks of 10 ms over half a second (0.02 for each CPU), and above idle desktops.
+# Numbers of CPUs. If less than half of a CPU is free, a thread of the case may have had to wait. A quarter of a CPU is
+# well above the noise of counting in ticks of 10 ms over half a second (0.02 for each CPU), and above idle desktops.
 LEAST_FREE = 0.5
 OTHERS_BUSY = 0.25
 # If others use this share of the CPUs there is less boost clock, cache and memory bandwidth, although CPUs are free;
@@ -115,18 +115,19 @@ def foreign_spans(log: MachineLog) -> list[Span]:
     """
     if log.processes is None:
         return []
-    times, count, active = log.processes.times, log.processes.foreign, log.processes.foreign_utilisation
-    words = [""] * len(times)
+    samples = log.processes
+    unknown = (None,) * len(samples.times)
+    words: list[str] = []
     counts: list[int] = []
-    for i in range(len(times)):
-        share = active[i] if active else None
-        processes = count[i] if count else None
+    for share, count in zip(samples.foreign_utilisation or unknown, samples.foreign or unknown, strict=False):
+        word = ""
         if share is not None and share > FOREIGN_ACTIVE:
-            words[i] = f"other programs used {share:.0%} of the GPU's time"
-        elif processes is not None and counts and processes > (counts[-1] if share is not None else min(counts)):
-            words[i] = "another process came to the GPU"
-        counts += [] if processes is None else [processes]
-    return _instants("foreign process", times, words)
+            word = f"other programs used {share:.0%} of the GPU's time"
+        elif count is not None and counts and count > (counts[-1] if share is not None else min(counts)):
+            word = "another process came to the GPU"
+        words.append(word)
+        counts += [] if count is None else [count]
+    return _instants("foreign process", samples.times, words)
 
 
 def cpu_busy_spans(log: MachineLog) -> list[Span]:
@@ -173,8 +174,10 @@ def _clock_changes(gpu: GpuSamples, begin: float, end: float) -> list[Span]:
     The median is of all samples: a running one would follow a lasting change, and so forget it. Samples at and next to
     the power limit are left to ``power cap``, which is why the clock moved.
     """
-    clocks = {i: clock for i, clock in enumerate(gpu.sm_clock) if clock and begin <= gpu.times[i] <= end}
-    clocks = {i: clock for i, clock in clocks.items() if _is_busy(gpu, i)}
+    clocks = {
+        i: clock for i, clock in enumerate(gpu.sm_clock)
+        if clock and begin <= gpu.times[i] <= end and _is_busy(gpu, i)
+    }  # fmt: skip
     if len(clocks) < 3:
         return []
     usual = median(clocks.values())
@@ -207,12 +210,8 @@ def _growth(counter: Sequence[float | None], before: int, i: int) -> float:
 def _instants(kind: Kind, times: Sequence[float], words: Sequence[str | None]) -> list[Span]:
     """Return spans around the samples that have a word, up to the neighboring samples; ``None`` is no sample."""
     samples = [(time, word) for time, word in zip(times, words, strict=False) if word is not None]
-    last = len(samples) - 1
-    return _join(
-        Span(samples[max(0, i - 1)][0], samples[min(last, i + 1)][0], kind, word)
-        for i, (_, word) in enumerate(samples)
-        if word
-    )
+    neighbors = zip([*samples[:1], *samples], samples, [*samples[1:], *samples[-1:]], strict=False)
+    return _join(Span(before[0], after[0], kind, word) for before, (_, word), after in neighbors if word)
 
 
 def _intervals(
@@ -222,13 +221,13 @@ def _intervals(
 
     The first interval begins with the log.
     """
-    places = [0, *(i for i, value in enumerate(values) if i and value is not None)]
-    words = ((before, i, why(before, i)) for before, i in itertools.pairwise(places))
+    indices = [0, *(i for i, value in enumerate(values) if i and value is not None)]
+    words = ((before, i, why(before, i)) for before, i in itertools.pairwise(indices))
     return _join(Span(times[before], times[i], kind, word) for before, i, word in words if word)
 
 
 def _join(spans: Iterable[Span]) -> list[Span]:
-    """Join spans that touch; the first one's words stay."""
+    """Join spans that touch. The words of the first span stay."""
     joined: list[Span] = []
     for span in spans:
         if joined and span.begin <= joined[-1].end:
@@ -247,19 +246,17 @@ def mark_samples(
     spans = all_spans(log, begins[0], ends[-1])
     touched: dict[str, set[int]] = {}
     for span in spans:
-        places = range(bisect_left(ends, span.begin), bisect_left(begins, span.end))
-        touched.setdefault(span.kind, set()).update(places)
-    kinds = {kind for kind, places in touched.items() if places} - OWN_EFFECTS.keys()
-    disturbed = sorted(set().union(*(touched[kind] for kind in kinds)))
-    most = DISCARD_AT_MOST if kinds <= {*OTHER_PROGRAMS} else DISCARD_HOT
-    few = len(disturbed) <= most * count and count - len(disturbed) >= least
+        indices = range(bisect_left(ends, span.begin), bisect_left(begins, span.end))
+        touched.setdefault(span.kind, set()).update(indices)
+    touched = {kind: indices for kind, indices in touched.items() if indices}
+    kinds = touched.keys() - OWN_EFFECTS.keys()
+    disturbed = tuple(sorted(set().union(*(touched[kind] for kind in kinds))))
+    most_discarded = DISCARD_AT_MOST if kinds <= {*OTHER_PROGRAMS} else DISCARD_HOT
+    discardable = len(disturbed) <= most_discarded * count and count - len(disturbed) >= least
     return Marks(
-        count=count,
-        disturbed=tuple(disturbed),
-        discarded=tuple(disturbed) if few else (),
-        touched={kind: len(places) for kind, places in touched.items() if places},
-        spans=tuple(spans),
-    )
+        count=count, disturbed=disturbed, discarded=disturbed if discardable else (), spans=tuple(spans),
+        touched={kind: len(indices) for kind, indices in touched.items()},
+    )  # fmt: skip
 
 
 def interference_warnings(marks: Marks) -> tuple[Warning, ...]:

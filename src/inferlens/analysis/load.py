@@ -89,8 +89,8 @@ def load_tests(records: Iterable[LoadRecord]) -> list[list[LoadRecord]]:
     tests: dict[tuple[str, ...], dict[tuple[str, ...], LoadRecord]] = defaultdict(dict)
     for record in sorted(records, key=lambda record: record.created):
         machine = machine_name(record.environment or Environment())
-        own = (record.case.digest, str(record.requested), str(record.round))
-        tests[(*traffic_key(record), machine)][own] = record
+        request = (record.case.digest, str(record.requested), str(record.round))
+        tests[(*traffic_key(record), machine)][request] = record
     grouped = [list(test.values()) for test in tests.values()]
     return sorted(grouped, key=lambda test: max(record.created for record in test), reverse=True)
 
@@ -110,32 +110,35 @@ def best_rounds(records: Iterable[LoadRecord]) -> list[list[LoadRecord]]:
     for record in records:
         ways[record.case.digest].append(record)
     rounds = []
-    for tried in ways.values():
-        best = max(tried, key=lambda record: (may_win(record), record.round > 0, record.capacity or 0.0))
-        own = (record for record in tried if record.deployment == best.deployment)
-        rounds.append(sorted(own, key=lambda record: record.round))
+    for way_records in ways.values():
+        best = max(way_records, key=lambda record: (may_win(record), record.round > 0, record.capacity or 0.0))
+        best_records = (record for record in way_records if record.deployment == best.deployment)
+        rounds.append(sorted(best_records, key=lambda record: record.round))
     return rounds
 
 
 def capacity_records(base: Path, candidate: Path) -> tuple[LoadedRecords, LoadedRecords]:
     """Return records of both sides whose throughput is the capacity of a way's best deployment, one for each round.
 
-    Of each model the newest load test counts whose traffic both sides have. Raises InferlensError if there is none.
+    For each model the newest load test with a traffic of both sides counts. Raises InferlensError if there is none.
     """
-    sides, problems = [], list[str]()
-    for path in (base, candidate):
+    problems: list[str] = []
+
+    def searches(path: Path) -> dict[tuple[str, ...], list[LoadRecord]]:
         tests = reversed(load_tests(read_loads([path], problems)))  # the oldest first, so that the newest is kept
-        pairs = [(traffic_key(test[0]), test) for test in tests if not (test[0].rates or test[0].clients)]
-        sides.append(dict(pairs))
-    shared = {key[0]: key for key, _ in pairs if key in sides[0]}
+        return {traffic_key(test[0]): test for test in tests if not (test[0].rates or test[0].clients)}
+
+    before, after = searches(base), searches(candidate)
+    shared = {key[0]: key for key in after if key in before}  # by the model
     if not shared:
         expected = "the same model, --within, --arrivals and --mix, without --rate"
         raise InferlensError("No traffic was searched for its capacity on both sides.", expected=expected)
-    before, after = (
-        [as_record(record) for key in shared.values() for rounds in best_rounds(tests[key]) for record in rounds]
-        for tests in sides
-    )
-    return LoadedRecords(before, {}, problems), LoadedRecords(after, {}, [])
+
+    def capacities(tests: dict[tuple[str, ...], list[LoadRecord]]) -> list[Record]:
+        rounds = chain.from_iterable(best_rounds(tests[key]) for key in shared.values())
+        return [as_record(record) for record in chain.from_iterable(rounds)]
+
+    return LoadedRecords(capacities(before), {}, problems), LoadedRecords(capacities(after), {}, [])
 
 
 def as_record(load: LoadRecord) -> Record:

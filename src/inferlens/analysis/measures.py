@@ -1,6 +1,6 @@
 """The measures of one case over all of its processes: latency, throughput, energy, memory, build, accuracy.
 
-A value is the one that tables show: of several processes the geometric mean for latencies and rates, the mean for
+A value is the value in tables. Over several processes it is the geometric mean for latencies and rates, the mean for
 energy, and the worst for memory, build and error. Accuracy comes from the values that a record keeps for each sample:
 hits and misses are a share, and a drop is the difference of two shares. Another metric may have any unit, so its drop
 is relative to the value of the reference.
@@ -100,8 +100,8 @@ def score_accuracy(accuracy: Accuracy | None) -> AccuracyScore | None:
     if not accuracy or not accuracy.values:
         return None
     values, reference = accuracy.values, accuracy.reference_values
-    value, is_share = fmean(values), len(values) > 1 and {*values, *reference} <= {0.0, 1.0}
-    count, hits = len(values), sum(values)
+    value, count, hits = fmean(values), len(values), sum(values)
+    is_share = count > 1 and {*values, *reference} <= {0.0, 1.0}
     interval = share_interval(hits, count) if is_share else difference_of_means(values, [0.0] * count)
     score = AccuracyScore(value, interval, is_share)
     if accuracy.metric == AGREEMENT and not reference:
@@ -132,7 +132,7 @@ def bound_by(record: Record) -> str:
 
 
 def bottleneck(record: Record) -> str:
-    """Return the key in :data:`BOTTLENECKS` of what limits a call; empty if it is none of these, or unknown."""
+    """Return the key of a call's bottleneck in :data:`BOTTLENECKS`; empty if it is another one, or unknown."""
     if bound_by(record) == "host":
         return "host"
     shares = record.facts.get(KERNEL_FAMILIES)
@@ -168,9 +168,12 @@ def measure_value(case: CaseRuns | Record, name: str) -> float | None:
 
 def violations(case: CaseRuns | Record, constraints: Iterable[Constraint]) -> list[Violation]:
     """Return the violated constraints, the worst first; an unknown value violates its constraint."""
-    values = [(constraint, measure_value(case, constraint.name)) for constraint in constraints]
-    results = [Violation(constraint, value, constraint.factor(value)) for constraint, value in values]
-    return sorted((item for item in results if not item.factor <= 1), key=lambda violation: -violation.factor)
+    results = []
+    for constraint in constraints:
+        value = measure_value(case, constraint.name)
+        if not (factor := constraint.factor(value)) <= 1:
+            results.append(Violation(constraint, value, factor))
+    return sorted(results, key=lambda violation: -violation.factor)
 
 
 def violation_factors(case: CaseRuns | Record, constraints: Iterable[Constraint]) -> tuple[float, ...]:
@@ -257,7 +260,8 @@ def _latency_numbers(runs: CaseRuns) -> dict[str, Any]:
     summaries = runs.summaries
     if not summaries:
         return {}
-    latency, series = estimate(runs.processes), [series.samples for series in runs.series if series.samples]
+    latency = estimate(runs.processes)
+    series = [series.samples for series in runs.series if series.samples]
     values: dict[str, Any] = {
         "samples": sum(summary.count for summary in summaries),
         "left_out": sum(series.disturbed + series.unsteady for series in runs.series),

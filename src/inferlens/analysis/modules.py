@@ -1,8 +1,8 @@
 """Tables of modules: modules as rows, backends as columns, time in the cells, from several profiles of one model.
 
-A module is a path, its names in a tuple; the model itself is the empty path. No backend tells the parts of a layer that
-was fused from several modules, so the rule for these is a convention: ``work`` assigns the layer to the module with
-most of its FLOPs, ``whole`` to the deepest module that contains all of them, and ``split`` divides it by their FLOPs.
+A module is a path, its names in a tuple; the model itself is the empty path. If a layer was fused from several modules,
+no backend reports the time of each. A rule assigns it: ``work`` to the module with most of the layer's FLOPs, ``whole``
+to the deepest module that contains all of these modules, and ``split`` divides it among them by their FLOPs.
 
 In every column the leaf rows add up to the whole, in typical times (see :mod:`.profile_table`). For that, an unfolded
 module has a row ``itself`` for its own layers, and one row has layers of no known module and the time outside of all
@@ -26,7 +26,7 @@ from inferlens.record.profile import Profile, Work
 from inferlens.stats.samples import Array
 
 FUSION_RULES = ("work", "whole", "split")
-MOST_WORK = 2 / 3  # of a layer's FLOPs, for one of its modules to count as the one that does the work
+MOST_WORK = 2 / 3  # the share of a layer's FLOPs from which on a module gets all of the layer
 DEEPEST = 64  # deeper names stay together, lest a malicious file take all memory
 
 Path = tuple[str, ...]
@@ -52,18 +52,15 @@ def module_flops(work: Work | None) -> dict[Path, float]:
 def fusion_rule(name: str, flops: Mapping[Path, float] | None = None) -> FusionRule:
     """Return the function that gives the shares of a layer by the modules that it was fused from."""
 
-    def own_flops(paths: Sequence[Path]) -> dict[Path, float]:
-        return {path: flops[path] for path in paths if flops and flops.get(path, 0.0) > 0}
-
     def split(paths: Sequence[Path]) -> dict[Path, float]:
-        own = own_flops(paths)
-        total = sum(own.values())
-        return {path: item / total for path, item in own.items()} or {path: 1 / len(paths) for path in paths}
+        counts = {path: flops[path] for path in paths if flops and flops.get(path, 0.0) > 0}
+        total = sum(counts.values())
+        return {path: count / total for path, count in counts.items()} or {path: 1 / len(paths) for path in paths}
 
     def work(paths: Sequence[Path]) -> dict[Path, float]:
-        own = own_flops(paths)
-        most = [path for path, item in own.items() if item >= MOST_WORK * sum(own.values())]
-        return {ancestor(most or list(own) or paths): 1.0}
+        shares = split(paths)
+        dominant = [path for path, share in shares.items() if share >= MOST_WORK]
+        return {ancestor(dominant or list(shares)): 1.0}
 
     return {"work": work, "whole": lambda paths: {ancestor(paths): 1.0}, "split": split}[name]
 
@@ -103,9 +100,9 @@ class ModuleTimes:
 
     runs: Runs
     unknown: Array  # of layers of no known module
-    # Of a module's own layers; ``total``: of these and of the modules below it.
-    own: dict[Path, Array] = field(default_factory=dict)
-    total: dict[Path, Array] = field(default_factory=dict)
+    # Of a module's own layers; ``total_seconds``: of these and of the modules below it.
+    own_seconds: dict[Path, Array] = field(default_factory=dict)
+    total_seconds: dict[Path, Array] = field(default_factory=dict)
     shared: set[Path] = field(default_factory=set)  # modules with a layer that was fused with modules outside of them
     untimed: set[Path] = field(default_factory=set)  # modules with, at any depth, a layer that has no time
     # Modules of fused layers, and which of them, or above them, has most of the layer.
@@ -118,12 +115,15 @@ class ModuleTimes:
         """The part of each run in no layer; zeros if the whole is all kernels."""
         return self.runs.base - self.runs.sums
 
-    def cell(self, path: Path, *, own: bool) -> Cell | None:
-        if own:
-            return Cell(times=self.runs.times(self.own[path])) if path in self.own else None
+    def own_cell(self, path: Path) -> Cell | None:
+        """Return the cell of a module's own layers."""
+        return Cell(times=self.runs.times(self.own_seconds[path])) if path in self.own_seconds else None
+
+    def cell(self, path: Path) -> Cell | None:
+        """Return the cell of a module with the modules below it."""
         if path not in self.order:
             return None
-        times = self.runs.times(self.total[path]) if path in self.total else None
+        times = self.runs.times(self.total_seconds[path]) if path in self.total_seconds else None
         owner = ".".join(self.assigned[path]) if times is None and path in self.assigned else None
         return Cell(times=times, shared=path in self.shared, untimed=path in self.untimed, counted_in=owner)
 
@@ -145,9 +145,9 @@ def module_times(profile: Profile, runs: Runs, rule: FusionRule) -> ModuleTimes:
         if shares:
             times.assigned.update(dict.fromkeys(paths, max(shares, key=shares.__getitem__)))
         for path, share in shares.items():
-            times.own[path] = times.own.get(path, 0.0) + share * seconds
+            times.own_seconds[path] = times.own_seconds.get(path, 0.0) + share * seconds
             for prefix in _prefixes(path):
-                times.total[prefix] = times.total.get(prefix, 0.0) + share * seconds
+                times.total_seconds[prefix] = times.total_seconds.get(prefix, 0.0) + share * seconds
     return times
 
 
@@ -176,7 +176,7 @@ def module_table(
 
 
 def _rows(columns: Sequence[ModuleTimes], paths: Sequence[Path], depth: int) -> Iterator[ModuleRow]:
-    """Yield the whole, the modules below it, and what belongs to none."""
+    """Yield the row of the whole, the rows of the modules below it, and the row of the time in no module."""
     children = group_by(filter(None, paths), lambda path: path[:-1])
     descendants = Counter(prefix for path in paths for prefix in _prefixes(path) if prefix != path)
 
@@ -185,11 +185,11 @@ def _rows(columns: Sequence[ModuleTimes], paths: Sequence[Path], depth: int) -> 
         inner = children.get(path, []) if len(path) < depth else []
         if path and not inner:
             return
-        if any(path in column.own for column in columns):
-            cells = tuple(column.cell(path, own=True) for column in columns)
+        cells = tuple(column.own_cell(path) for column in columns)
+        if any(cells):
             yield ModuleRow(kind="itself", path=path, depth=level, cells=cells)
         for child in inner:
-            cells = tuple(column.cell(child, own=False) for column in columns)
+            cells = tuple(column.cell(child) for column in columns)
             folded = descendants[child] if len(child) == depth else 0
             yield ModuleRow(kind="module", path=child, depth=level, cells=cells, folded=folded)
             yield from rows_below(child, level + 1)  # no deeper than DEEPEST

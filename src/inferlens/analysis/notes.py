@@ -118,13 +118,14 @@ def note(code: str, message: str, hint: str = "") -> Note:
 def case_notes(runs: CaseRuns) -> tuple[Note, ...]:
     """Return all notes of one case's records, the most important first, without those that differ only in figures."""
     warnings = dict.fromkeys(warning for record in runs.records for warning in record.warnings)
+    recorded = [note(warning.code, warning.message, warning.advice) for warning in warnings]
     distinct: dict[tuple[str, str], Note] = {}
-    for item in (*_outcome_notes(runs), *(note(warning.code, warning.message, warning.advice) for warning in warnings)):
-        distinct.setdefault((item.code, re.sub(r"\d[\d,.]*", "", item.message)), item)
+    for case_note in (*_outcome_notes(runs), *recorded):
+        distinct.setdefault((case_note.code, re.sub(r"\d[\d,.]*", "", case_note.message)), case_note)
     codes = {code for code, _ in distinct}
-    notes = (*distinct.values(), *(item for item in _rule_notes(runs) if item.code not in codes))
-    implied = {code for item in notes for code in IMPLIED.get(item.code, ())}
-    return sort_notes(item for item in notes if item.code not in implied)
+    notes = (*distinct.values(), *(case_note for case_note in _rule_notes(runs) if case_note.code not in codes))
+    implied = {code for case_note in notes for code in IMPLIED.get(case_note.code, ())}
+    return sort_notes(case_note for case_note in notes if case_note.code not in implied)
 
 
 def sort_notes(notes: Iterable[Note]) -> tuple[Note, ...]:
@@ -143,9 +144,8 @@ def _outcome_notes(runs: CaseRuns) -> Iterator[Note]:
         return
     agreement = runs.worst_agreement
     for behavior, code, end, hint in BEHAVIOR_NOTES:
-        why = agreement.behavior.get(behavior) if agreement else None
-        if why and agreement and (behavior != KEEPS_STATE or agreement.state == "kept"):
-            yield note(code, _sentence(why + end), hint)
+        if agreement and behavior in agreement.behavior and (behavior != KEEPS_STATE or agreement.state == "kept"):
+            yield note(code, _sentence(agreement.behavior[behavior] + end), hint)
     if not (agreement and RANDOM in agreement.behavior):  # random outputs are not compared
         yield from _agreement_notes(agreement)
     failed = [record for record in runs.records if record.status != "ok"]
@@ -291,10 +291,9 @@ def partly_quantized(evidence: RecordEvidence) -> Iterator[Finding]:
 @rule("less-accurate", hint="More calibration data, other ranges, or --keep for the layers that lose it.")
 def less_accurate(evidence: RecordEvidence) -> Iterator[Finding]:
     """Report an accuracy that is below fp32 by more than chance."""
-    accuracy, accuracy_score = evidence.record.accuracy, score_accuracy(evidence.record.accuracy)
-    sure = accuracy_score and accuracy_score.drop_interval and accuracy_score.drop_interval.low > 0
-    drop = measured_drop(accuracy) or 0.0
-    if accuracy and sure and drop > LESS_ACCURATE:
+    accuracy = evidence.record.accuracy
+    score, drop = score_accuracy(accuracy), measured_drop(accuracy) or 0.0
+    if accuracy and score and score.drop_interval and score.drop_interval.low > 0 and drop > LESS_ACCURATE:
         yield make_finding("{metric} is {drop:percent} below fp32.", metric=accuracy.metric, drop=drop)
 
 
@@ -317,8 +316,7 @@ def random_calibration(evidence: RecordEvidence) -> Iterator[Finding]:
 
 @rule("host-bound")
 def host_bound(evidence: RecordEvidence) -> Iterator[Finding]:
-    record = evidence.record
-    yield from enqueue_bound_finding(record)
+    yield from enqueue_bound_finding(evidence.record)
 
 
 @rule(

@@ -10,7 +10,7 @@ the call is the GPU's waiting. Busy time is less than the sum of kernels that ra
 
 Families are the kinds of layers and kernels, from their names: backends use different words for the same. An unknown
 word has no family, and no rule applies to it. Names of kernels are those of cuDNN, cuBLAS, CUTLASS, TensorRT, PyTorch
-and Triton, demangled as CUPTI gives them; :func:`short_name` shortens them.
+and Triton, demangled as CUPTI gives them; :func:`short_kernel_name` shortens them.
 """
 
 from __future__ import annotations
@@ -116,9 +116,8 @@ def layer_family(kind: str, name: str) -> Family:
 
 def kernel_family(name: str) -> Family:
     name = name[:2000].lower()
-    fused = _INDUCTOR.match(name)
-    patterns = [item for item in _KERNELS if item[0] not in (*DENSE, "reformat")] if fused else _KERNELS
-    return next((family for family, pattern in patterns if re.search(pattern, name)), "")
+    excluded = (*DENSE, "reformat") if _INDUCTOR.match(name) else ()
+    return next((family for family, pattern in _KERNELS if family not in excluded and re.search(pattern, name)), "")
 
 
 def computed_precision(part: Layer | Kernel) -> str:
@@ -158,7 +157,7 @@ class RunTimes(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, eq=False)
 class Runs:
-    """Seconds of every run: of the whole, and of each layer or kernel; zeros for one that was not timed."""
+    """Seconds of every run, and of each layer or kernel in it; zeros for a layer that was not timed."""
 
     whole: Array  # shape (runs,); ``layers``: shape (layers, runs); ``timed``: whether each layer has times
     layers: Array
@@ -212,9 +211,9 @@ class Runs:
             median_low=low, median_high=high, p95=summary.p95,
         )  # fmt: skip
 
-    def layer_times(self, places: Iterable[int]) -> RunTimes:
+    def layer_times(self, indices: Iterable[int]) -> RunTimes:
         """Return the statistics of the sum of the layers at these places, from 0."""
-        return self.times(self.layers[list(places)].sum(axis=0))
+        return self.times(self.layers[list(indices)].sum(axis=0))
 
     def with_kernel_shares(self) -> Runs:
         return replace(self, share_of="kernels")
@@ -245,7 +244,8 @@ def profile_runs(profile: Profile, level: Level | None = None, unprofiled: Seque
     if not are_times(whole) or not are_times(times):
         return "A time in it is negative, not finite or more than a day."
     runs = Runs(whole, times, tuple(bool(part.times) for part in parts))
-    call, profiled = float(np.median(unprofiled)) if len(unprofiled) else 0.0, runs.typical(whole)
+    call = float(np.median(unprofiled)) if len(unprofiled) else 0.0
+    profiled = runs.typical(whole)
     if not (call > 0 and profiled > 0):
         return runs
     scale = whole_scale = call / profiled
@@ -402,11 +402,11 @@ def layer_table(profile: Profile, unprofiled: Sequence[float] = ()) -> LayerTabl
         return str(runs)
     rows = tuple(
         LayerRow(
-            place=place, name=layer.name, kind=layer.kind, modules=layer.modules, operators=layer.operators,
+            place=number, name=layer.name, kind=layer.kind, modules=layer.modules, operators=layer.operators,
             inputs=layer.inputs, outputs=layer.outputs, calls=layer.calls, precision=computed_precision(layer),
             times=runs.times(series) if layer.times else None,
         )
-        for place, (layer, series) in enumerate(zip(profile.layers.layers, runs.layers, strict=True), 1)
+        for number, (layer, series) in enumerate(zip(profile.layers.layers, runs.layers, strict=True), 1)
     )  # fmt: skip
     members = {row.place: (row.place - 1,) for row in rows}
     return LayerTable(rows=rows, reconciliation=reconciliation(runs, unprofiled), members=members, runs=runs)
@@ -443,33 +443,33 @@ def kernel_table(profile: Profile, unprofiled: Sequence[float] = (), by: KernelG
     if busy is None:
         return "The profile's GPU busy times are not valid, or not one for each run."
     groups: dict[Any, list[int]] = {}
-    for place, kernel in enumerate(kernels.kernels):
-        groups.setdefault((kernel.name, kernel.kind) if by == "name" else place, []).append(place)
+    for index, kernel in enumerate(kernels.kernels):
+        groups.setdefault((kernel.name, kernel.kind) if by == "name" else index, []).append(index)
     typical = [runs.typical(series) for series in runs.layers]
     return KernelTable(
         rows=tuple(_kernel_row(group, kernels.kernels, runs, typical, runs.typical(busy)) for group in groups.values()),
         reconciliation=_account(kernels, runs, busy, typical, profiling_cost(runs, unprofiled)),
-        members={places[0] + 1: places for places in groups.values()},
+        members={indices[0] + 1: indices for indices in groups.values()},
         runs=runs,
     )
 
 
 def _kernel_row(
-    places: Sequence[int], kernels: Sequence[Kernel], runs: Runs, typical: list[float], busy: float
+    indices: Sequence[int], kernels: Sequence[Kernel], runs: Runs, typical: list[float], busy: float
 ) -> KernelRow:
     """Return one row; the launch with most time represents all."""
 
     def distinct(values: Iterable[str]) -> tuple[str, ...]:
         return tuple(dict.fromkeys(filter(None, values)))
 
-    members = [kernels[place] for place in places]
-    main = kernels[max(places, key=lambda place: typical[place])]
+    members = [kernels[index] for index in indices]
+    main = kernels[max(indices, key=lambda index: typical[index])]
     shapes = {(kernel.grid, kernel.block, kernel.registers, kernel.shared_memory) for kernel in members}
-    timed = any(runs.timed[place] for place in places)
+    timed = any(runs.timed[index] for index in indices)
     return KernelRow(
-        place=places[0] + 1, name=main.name, kind=main.kind, calls=sum(kernel.calls for kernel in members),
-        times=runs.layer_times(places) if timed else None,
-        of_busy=sum(typical[place] for place in places) / busy if timed and busy > 0 else None,
+        place=indices[0] + 1, name=main.name, kind=main.kind, calls=sum(kernel.calls for kernel in members),
+        times=runs.layer_times(indices) if timed else None,
+        of_busy=sum(typical[index] for index in indices) / busy if timed and busy > 0 else None,
         layers=distinct(kernel.layer for kernel in members),
         modules=tuple(dict.fromkeys(module for kernel in members for module in kernel.modules)),
         operators=distinct(kernel.operator for kernel in members),
@@ -497,40 +497,42 @@ def _account(kernels: Kernels, runs: Runs, busy: Array, typical: Sequence[float]
     )  # fmt: skip
 
 
-def short_names(names: Iterable[str]) -> dict[str, str]:
+def short_kernel_names(names: Iterable[str]) -> dict[str, str]:
     """Return distinct short names: different kernels with the same short name get a number."""
     return {
         name: f"{short} #{number}" if len(group) > 1 else short
-        for short, group in group_by(dict.fromkeys(names), short_name).items()
+        for short, group in group_by(dict.fromkeys(names), short_kernel_name).items()
         for number, name in enumerate(group, 1)
     }
 
 
-def short_name(name: str) -> str:
+def short_kernel_name(name: str) -> str:
     """Return a kernel's name without return type, namespaces, arguments, hashes, and all but one template argument.
 
     The first template argument that is no data type stays: the functor of an elementwise kernel, the kernel within a
-    wrapper. Different kernels may have the same short name: see :func:`short_names`.
+    wrapper. Different kernels may have the same short name: see :func:`short_kernel_names`.
     """
     text = _NOISE.sub("", name).removeprefix("void ").strip()
     match = _NAME.match(text)
     qualified = match[0] if match else text
-    rest = text[len(qualified) :]
-    own = qualified.rpartition("::")[2]
-    if not rest:
-        return own or name
-    if not rest.startswith("<"):
-        return own if rest.startswith("(") else qualified + rest
-    arguments = (item[0] for item in _NAME.finditer(_template_arguments(rest)) if not _COMMON.match(item[0]))
-    inner = next(arguments, "").rpartition("::")[2]
-    return inner if inner and own in _GENERIC else f"{own}<{inner or '…'}>"
+    arguments_text = text[len(qualified) :]
+    base = qualified.rpartition("::")[2]
+    if not arguments_text:
+        return base or name
+    if not arguments_text.startswith("<"):
+        return base if arguments_text.startswith("(") else qualified + arguments_text
+    argument_names = (
+        match[0] for match in _NAME.finditer(_template_arguments(arguments_text)) if not _COMMON.match(match[0])
+    )
+    argument = next(argument_names, "").rpartition("::")[2]
+    return argument if argument and base in _GENERIC else f"{base}<{argument or '…'}>"
 
 
 def _template_arguments(text: str) -> str:
     """Return the text between the first angle bracket and the one that closes it."""
     depth = 0
-    for place, character in enumerate(text):
-        depth += (character == "<") - (character == ">" and text[place - 1] != "-")
+    for index, character in enumerate(text):
+        depth += (character == "<") - (character == ">" and text[index - 1] != "-")
         if depth == 0:
-            return text[1:place]
+            return text[1:index]
     return ""

@@ -25,7 +25,7 @@ from inferlens.stats.race_rule import Entry, RaceData, RaceState
 
 # The part of the error of one look at a race for a verdict on two cases, which has two sides and up to 100 looks.
 VERDICT_SHARE = 0.25
-UNSTEADY = 2.0  # ratio of calls of one process from which on its median says little
+UNSTEADY = 2.0  # ratio between calls of one process from which on its median is uncertain
 Kind = Literal["fastest", "likeliest", "none"]
 
 
@@ -83,14 +83,10 @@ class Race:
             return RaceAnswer(kind="none", threshold=self.threshold)
         sure = state.is_fastest(self.level, self.rounds)
         return RaceAnswer(
-            kind="fastest" if sure else "likeliest",
-            best=state.leader,
-            equal=state.as_fast if sure else (),
-            open=() if sure else state.open,
-            chance=state.chance if state.rivals else None,
-            rounds=self.rounds,
-            threshold=self.threshold,
-        )
+            kind="fastest" if sure else "likeliest", best=state.leader, equal=state.as_fast if sure else (),
+            open=() if sure else state.open, chance=state.chance if state.rivals else None,
+            rounds=self.rounds, threshold=self.threshold,
+        )  # fmt: skip
 
     def comparison(self, base: str, name: str) -> Comparison:
         """Return the verdict on a case against another one, after as many looks as there were rounds."""
@@ -109,7 +105,7 @@ def race(cases: Mapping[str, CaseRuns], *, metric: Metric | None = None, aim: Fi
     separate: dict[str, list[float]] = {name: [] for name in cases}
     unsteady = dict.fromkeys(cases, 0.0)
     records = [(name, record) for name, runs in cases.items() for record in runs.ran]
-    for name, record in sorted(records, key=lambda item: item[1].created):
+    for name, record in sorted(records, key=lambda pair: pair[1].created):
         log = log_cost(aim.objective, record) if aim else log_time(record, metric)
         if log is None:
             continue
@@ -118,28 +114,19 @@ def race(cases: Mapping[str, CaseRuns], *, metric: Metric | None = None, aim: Fi
         else:  # each case was measured once
             separate[name].append(log)
             unsteady[name] = max(unsteady[name], 0.0 if aim else unsteadiness(record, metric))
-    entries = {
-        name: Entry(
-            rounds=rounds[name],
-            separate=separate[name],
-            usual=CPU_NOISE if cases[name].first.case.device == "cpu" else GPU_NOISE,
-            unsteady=unsteady[name],
-        )
-        for name in cases
-        if rounds[name] or separate[name]
-    }
+    entries: dict[str, Entry] = {}
+    ranked: set[str] = set()
+    for name, runs in cases.items():
+        case = runs.first.case
+        if rounds[name] or separate[name]:
+            usual = CPU_NOISE if case.device == "cpu" else GPU_NOISE
+            entries[name] = Entry(rounds=rounds[name], separate=separate[name], usual=usual, unsteady=unsteady[name])
+            if runs.ranked and not (aim and case.digest in aim.excluded):
+                ranked.add(name)
     shared = [rounds[a].keys() & rounds[b].keys() for a, b in itertools.combinations(entries, 2)]
-    return Race(
-        entries=entries,
-        ranked=frozenset(
-            name
-            for name in entries
-            if cases[name].ranked and not (aim and cases[name].first.case.digest in aim.excluded)
-        ),
-        level=max((record.budget.level for _, record in records), default=0.95),
-        threshold=max((record.budget.threshold for _, record in records), default=0.02),
-        rounds=max(map(len, shared), default=0),
-    )
+    level = max((record.budget.level for _, record in records), default=0.95)
+    threshold = max((record.budget.threshold for _, record in records), default=0.02)
+    return Race(entries, frozenset(ranked), level, threshold, rounds=max(map(len, shared), default=0))
 
 
 def log_time(record: Record, metric: Metric) -> float | None:

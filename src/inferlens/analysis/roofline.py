@@ -39,7 +39,7 @@ LOWERED = "lower-precision"  # the warning of a record whose fp32 was computed i
 PRECISION_FACT = "inference_precision"  # of a backend that may compute in another precision than the case's
 PRECISIONS = {"f32": "fp32", "f16": "fp16", "bf16": "bf16"}
 
-SIGNIFICANT_SHARE = 0.01  # of a run, for the rate of a layer to count as one that the device can reach
+SIGNIFICANT_SHARE = 0.01  # the share of a run from which on a layer's rate counts as a rate that the device can reach
 FASTER = 1.5  # ratio of a layer's rate to the measured one, which is of other sizes, that is plausible
 MOST_SAVED = 4.0  # the same ratio for a convolution of 3x3 by tiles of 4x4
 FAR = 20.0  # ratio of the time to the floors from which on something else bounds a run
@@ -51,7 +51,7 @@ class Floor(Struct, frozen=True, kw_only=True):
     """One layer or module: its work, the least time for that, and the time it took; seconds and bytes."""
 
     place: int = 0  # in the order of execution, from 1; of a module, that of its first layer
-    name: str = ""  # of a layer as the backend names it, of a module its path
+    name: str = ""  # the backend's name of a layer, or the path of a module
     kind: str = ""
     modules: tuple[str, ...] = ()
     kernels: int = 1  # number of kernels that one operator launched; 1 for a layer or module
@@ -114,15 +114,16 @@ def roofline(
     Args:
         profile: of one case, with its work and ceilings.
         record: of the same case timed without profiling; it may say that fp32 was computed in TF32.
-        by: ``module`` divides what was fused from several modules among them by their FLOPs.
-        depth: modules deeper than this, 1 or more, count to those above them; ``None``: none do.
+        by: ``module`` divides a layer that was fused from several modules among them by their FLOPs.
+        depth: modules deeper than this, 1 or more, are added to the modules above them; ``None``: no modules.
 
     Raises InferlensError for anything else in ``by``.
     """
     check_choice("kind of row", by, ROW_KINDS)
-    runs, work = profile_runs(profile, None, latencies(record).samples if record else ()), profile.work
+    runs = profile_runs(profile, None, latencies(record).samples if record else ())
     if isinstance(runs, str):
         return runs
+    work = profile.work
     if work is None or not work.modules:
         return f"Its work was not counted{f': {work.note}' if work and work.note else ''}."
     if (ceilings := profile.ceilings) is None or ceilings.bandwidth <= 0:
@@ -133,11 +134,13 @@ def roofline(
         kinds = {module.module: module.kind for module in work.modules}
         rows = list(_by_module(rows, whole, kinds, fusion_rule("split", module_flops(work)), depth))
     floored = [row for row in rows if row.floor is not None]
-    time, floor = sum(row.time for row in floored), sum(row.floor or 0.0 for row in floored)
+    time = sum(row.time for row in floored)
+    floor = sum(row.floor or 0.0 for row in floored)
     bound: Literal["host", "other", ""] = "other" if floor and time > FAR * floor else ""
     bound = "host" if waits_for_host(profile, runs, record) else bound
     timed: Literal["layer", "kernel"] = "layer" if profile.layers else "kernel"
-    busy, flops = gpu_busy(profile, runs), sum(module.flops for module in work.modules)
+    busy = gpu_busy(profile, runs)
+    flops = sum(module.flops for module in work.modules)
     return Roofline(
         rows=tuple(_claim(row, whole, bound) for row in rows), by=timed if by == "layer" else by, timed=timed,
         precision=precision, ceilings=ceilings, rate=rate, time=whole, bound=bound,
@@ -159,26 +162,23 @@ def _layer_floors(
     """Return the rows of the layers or kernels, the rate of their floors, and modules that are in no layer."""
     parts, times = profile.parts, [runs.typical(series) for series in runs.layers]
     units, unplaced = assign_work(parts, work)
-    whole, measured = runs.typical(runs.whole), max(ceilings.rates.get(precision, 0.0), 0.0)
+    run_time = runs.typical(runs.whole)
+    measured = max(ceilings.rates.get(precision, 0.0), 0.0)
     rows: list[tuple[Floor, PartWork | None]] = []
     for unit in units:
-        longest = parts[max(unit.parts, key=lambda place: times[place])]
-        time = sum(times[place] for place in unit.parts)
+        longest = parts[max(unit.parts, key=lambda index: times[index])]
+        time = sum(times[index] for index in unit.parts)
         row = Floor(
             place=unit.parts[0] + 1, name=longest.name, kind=longest.kind, modules=longest.modules,
-            kernels=len(unit.parts), time=time, share=time / whole if whole else None,
+            kernels=len(unit.parts), time=time, share=time / run_time if run_time else None,
         )  # fmt: skip
         # No layer of its kind does its FLOPs that much faster than the measured rate.
-        most = MOST_SAVED if _CONVOLUTION.search(f"{row.kind} {row.name}") else FASTER
-        too_fast = unit.work and measured and unit.work.flops > most * measured * time
+        fastest = MOST_SAVED if _CONVOLUTION.search(f"{row.kind} {row.name}") else FASTER
+        too_fast = unit.work and measured and unit.work.flops > fastest * measured * time
         if longest.times:
             rows.append((row, None if too_fast else unit.work))
-    total = sum(row.time for row, _ in rows)
-    reached = [
-        part_work.flops / row.time
-        for row, part_work in rows
-        if part_work and row.time >= SIGNIFICANT_SHARE * total > 0
-    ]  # fmt: skip
+    least_time = SIGNIFICANT_SHARE * sum(row.time for row, _ in rows)
+    reached = [part_work.flops / row.time for row, part_work in rows if part_work and row.time >= least_time > 0]
     rate = max(measured, *reached, 0.0) if measured else None
     return [_with_floor(row, part_work, rate, ceilings, _weights(work)) for row, part_work in rows], rate, unplaced
 
@@ -186,8 +186,8 @@ def _layer_floors(
 def precision_of(profile: Profile, record: Record | None = None) -> str:
     """Return the precision of the computation.
 
-    It is that of the case, ``tf32`` if fp32 was lowered, whether asked for or not, or the one that the backend reports
-    for fp32, fp16 or bf16.
+    It is the precision that the backend reports for fp32, fp16 or bf16, or else that of the case. It is ``tf32`` if
+    fp32 was lowered, whether the user requested that or not.
     """
     case = profile.case
     fact = profile.facts.get(PRECISION_FACT) or (record.facts.get(PRECISION_FACT) if record else "")
@@ -211,8 +211,8 @@ def _with_floor(
         moved = part_work.bytes - part_work.weights
         uncached = (part_work.weights if weights > ceilings.cache else 0) + (moved if moved > ceilings.cache else 0)
         memory = max(uncached / ceilings.bandwidth, part_work.bytes / ceilings.cached)
-    compute, memory = (min(compute, row.time), 0.0) if compute > memory else (0.0, min(memory, row.time))
-    return _with_work(row, part_work.flops, part_work.bytes, compute, memory)
+    bounds = (min(compute, row.time), 0.0) if compute > memory else (0.0, min(memory, row.time))
+    return _with_work(row, part_work.flops, part_work.bytes, *bounds)
 
 
 def _with_work(row: Floor, flops: float, moved: float, compute: float, memory: float) -> Floor:
@@ -234,14 +234,13 @@ def _claim(row: Floor, whole: float, bound: str) -> Floor:
 def _total(row: Floor, shares: Sequence[tuple[Floor, float]], whole: float) -> Floor:
     """Return ``row`` with the sum of shares of others; ``whole`` is the typical time of a run.
 
-    Its floor is that of those that have one, and the time of those that have none, of which nothing is claimed. With
-    more than a few of these it is unknown.
+    The floor of a row without a floor is its time, so that nothing is claimed for it. With more than a few such rows
+    the floor of the sum is unknown.
     """
 
     def total(name: str, bound: str = "") -> float:
-        return sum(
-            (share * (getattr(floor, name) or 0.0) for floor, share in shares if bound in ("", floor.bound)), 0.0
-        )
+        selected = [(floor, share) for floor, share in shares if bound in ("", floor.bound)]
+        return sum((share * (getattr(floor, name) or 0.0) for floor, share in selected), 0.0)
 
     time = total("time")
     row = replace(row, time=time, share=time / whole if whole else None)

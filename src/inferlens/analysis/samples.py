@@ -76,7 +76,7 @@ def _steady_samples(key: _ById, metric: Metric) -> Series:
     record = key.record
     recorded, explicit = _recorded(record, metric), record.budget.explicit
     if not recorded.size:
-        return Series((), (), 0, 0, 0)
+        return Series((), (), not_finite=0, disturbed=0, unsteady=0)
     marks = record.window_marks if metric == "throughput" else record.marks
     undisturbed = np.ones(recorded.size, dtype=bool)
     if marks and marks.count == recorded.size and not explicit:
@@ -85,9 +85,10 @@ def _steady_samples(key: _ById, metric: Metric) -> Series:
     values = recorded[mask]
     fast = None if explicit else _in_fast_turns(record, metric, mask)
     start = 0 if explicit or fast is not None else steady(values).start
-    count, samples = int(undisturbed.sum()), _sequence(values[start:])
+    samples = _sequence(values[start:])
     for_median = samples if fast is None else _sequence(values[fast])
-    return Series(samples, for_median, count - values.size, recorded.size - count, start)
+    kept = int(undisturbed.sum())
+    return Series(samples, for_median, kept - values.size, recorded.size - kept, start)
 
 
 def _in_fast_turns(record: Record, metric: Metric, mask: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
@@ -104,22 +105,24 @@ def _in_fast_turns(record: Record, metric: Metric, mask: NDArray[np.bool_]) -> N
         turns = np.concatenate([[0], np.cumsum(pauses >= PAUSE + np.median(pauses))])
     else:
         return None
-    names, turns = np.unique(turns[mask], return_inverse=True)
-    if len(names) < LEAST_TURNS:
+    numbers, turns = np.unique(turns[mask], return_inverse=True)
+    if len(numbers) < LEAST_TURNS:
         return None
-    times, everywhere, even = times[mask], np.ones(turns.size, dtype=bool), np.arange(turns.size) % 2 == 0
+    times = times[mask]
 
     def fastest(criterion: NDArray[np.bool_], selection: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Return the samples of ``selection`` in the turns that are fastest by the samples of ``criterion``."""
-        groups = [times[criterion & (turns == turn)] for turn in range(len(names))]
+        groups = [times[criterion & (turns == turn)] for turn in range(len(numbers))]
         order = np.argsort([float(np.median(group)) if group.size else math.inf for group in groups], kind="stable")
-        sizes = np.cumsum(np.bincount(turns[selection], minlength=len(names))[order])
+        sizes = np.cumsum(np.bincount(turns[selection], minlength=len(numbers))[order])
         enough = np.searchsorted(sizes, FAST * selection.sum())
         return selection & np.isin(turns, order[: enough + 1])
 
-    # Choosing a turn by the samples that count would favor those that are fast by luck, the more the more they vary.
     if metric == "throughput":
-        return fastest(everywhere, everywhere)
+        every_sample = np.ones(turns.size, dtype=bool)
+        return fastest(every_sample, every_sample)
+    # Choosing a turn by the samples that count would favor turns that are fast by luck.
+    even = np.arange(turns.size) % 2 == 0
     return fastest(even, ~even) | fastest(~even, even)
 
 
@@ -225,7 +228,7 @@ def device_name(record: Record) -> str:
 
 
 def case_and_machine(record: Record) -> tuple[str, str]:
-    """Return what the records of one case on one machine share; the model's own batch is its size."""
+    """Return the key of a record's case and machine. The model's own batch counts as its size."""
     case, inputs = record.case, record.model.inputs
     if case.batch is None and inputs and inputs[0].shape:
         case = msgspec.structs.replace(case, batch=inputs[0].shape[0])
@@ -254,8 +257,8 @@ def latest(records: Sequence[Record]) -> list[CaseRuns]:
         runs = with_latency if any(run.ran for run in with_latency) else runs
         last = runs[0]
         complete = [run for run in runs if last.cut_short and not run.cut_short and len(run.ran) >= len(last.ran)]
-        chosen = replace(complete[0], later=last.records) if complete else last
-        results.append(replace(chosen, of_runs=len(runs)))
+        run = replace(complete[0], later=last.records) if complete else last
+        results.append(replace(run, of_runs=len(runs)))
     return results
 
 

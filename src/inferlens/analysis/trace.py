@@ -11,25 +11,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from inferlens.analysis.evidence import (
-    LOWER,
-    MULTIPLES,
-    NEGLIGIBLE,
-    Finding,
-    Findings,
-    Rule,
-    make_finding,
-    shorten,
-)
+from inferlens.analysis.evidence import LOWER, MULTIPLES, NEGLIGIBLE, Finding, Findings, Rule, make_finding, shorten
 from inferlens.analysis.findings import FEW_LAUNCHES, TINY
-from inferlens.analysis.profile_table import DENSE, POINTWISE, could_use_tensor_cores, kernel_family, short_name
+from inferlens.analysis.profile_table import DENSE, POINTWISE, could_use_tensor_cores, kernel_family, short_kernel_name
 from inferlens.record.display import Displayed
 from inferlens.stats.samples import gpu_waits_for_host
 from inferlens.trace.analysis import Analysis, Intervals, Overview, communication, host_gaps, synchronising
@@ -74,15 +65,23 @@ _LOW_PRECISION = re.compile(r"fp4|fp8|int4|e[245]m\d|awq|gptq|marlin", re.IGNORE
 @lru_cache(maxsize=4096)
 def family_of(name: str) -> str:
     """Return the family of a kernel or an operator; empty if the name does not tell."""
-    patterns = () if name.startswith("triton_") else _FAMILIES  # Triton's are named after all that was fused into them
+    patterns = () if name.startswith("triton_") else _FAMILIES  # Triton's kernels have the names of all fused operators
     return next((family for family, pattern in patterns if pattern.search(name[:2000])), kernel_family(name))
 
 
 @lru_cache(maxsize=4096)
 def vector_share(name: str) -> float:
-    """Return the share of the elements that a kernel on tensor cores reads of those it could read at once, or 1."""
+    """Return how many elements a kernel on tensor cores reads at once, as a share of the most it could, or 1."""
     width = _VECTOR.search(name) if uses_tensor_cores(name) else None
     return min(int(width[1]) / MULTIPLES.get(kernel_precision(name), 4), 1.0) if width else 1.0
+
+
+def _longest_name(names: Iterable[str], times: Ints) -> str:
+    """Return the name of the events that take most time together; empty without events."""
+    sums: Counter[str] = Counter()
+    for name, time in zip(names, times.tolist(), strict=True):
+        sums[name] += time
+    return next((name for name, _ in sums.most_common(1)), "")
 
 
 class TraceEvidence:
@@ -90,15 +89,17 @@ class TraceEvidence:
 
     Attributes:
         step: seconds of a step.
-        rows: places of the events in the trace; ``times``: their nanoseconds, of an operator without its callees.
-        names, family: of each event; ``operator``: the place of the one that launched it, or -1.
+        rows: rows of the events in the trace; ``times``: their nanoseconds, of an operator without its callees.
+        names, family: of each event; ``operator``: the index of the scope that launched it, or -1.
+        kernels: a mask of the events that are kernels of a GPU.
         waiting: rows of calls in which the host waits for the GPU.
     """
 
     def __init__(self, analysis: Analysis) -> None:
         trace, links, overview = analysis.trace, analysis.launch_links, analysis.overview
-        self.analysis, self.step, self.bound, self.parts = analysis, overview.step_time, overview.bound, overview.parts
-        self.trace, self.on_gpu, self.count = trace, bool(overview.gpus), len(analysis.counted)
+        self.analysis, self.trace = analysis, trace
+        self.step, self.bound, self.parts = overview.step_time, overview.bound, overview.parts
+        self.on_gpu, self.count = bool(overview.gpus), len(analysis.counted)
         self.window = Intervals.union(analysis.counted.begin, analysis.counted.end)
         self.waiting = synchronising(trace, links)
         if self.on_gpu:
@@ -114,8 +115,8 @@ class TraceEvidence:
         self.names = trace.names_of(self.rows)
         self.family = np.array([family_of(name) for name in self.names], dtype=object)
         self.family[communicates[order]] = "communication"
-        device = trace.about.devices[0] if trace.about.devices else None
-        self.capability = device.major if device else 0
+        self.kernels: Bools = (trace.category[self.rows] == Category.KERNEL) & self.on_gpu
+        self.capability = trace.about.devices[0].major if trace.about.devices else 0
 
     def seconds(self, intervals: Intervals) -> float:
         return intervals.intersection(self.window).total / self.count / SECOND
@@ -128,25 +129,29 @@ class TraceEvidence:
         rows = np.setdiff1d(self.trace.calls.row, self.waiting)
         sets_up = self.trace.named(rows, lambda name: any(word in name for word in _SET_UP))
         copies = self.trace.named(rows, lambda name: "Memcpy" in name)
-        return rows[sets_up | ((self.trace.duration[rows] > LONG * SECOND) & ~copies)]
+        too_long = self.trace.duration[rows] > LONG * SECOND
+        return rows[sets_up | (too_long & ~copies)]
 
     @cached_property
     def gaps(self) -> dict[str, Intervals]:
         trace = self.trace
-        rest = host_gaps(trace, self.analysis.launch_links, self.window)
+        unexplained = host_gaps(trace, self.analysis.launch_links, self.window)
         gaps = {}
         set_up = Intervals.of_events(trace, self.set_up)
         for cause, busy in (("data-loader", self.analysis.parts["data loader"]), ("set-up", set_up)):
-            gaps[cause] = rest.intersection(busy)
-            rest = rest.difference(busy)
+            gaps[cause] = unexplained.intersection(busy)
+            unexplained = unexplained.difference(busy)
         # The GPU ran out of work while the host waited for it, and got more work afterwards.
-        drained = Intervals.of_events(trace, self.waiting).covered(rest.begin - 1, rest.begin + 1) > 0
-        drained &= rest.end < self.window.end[-1]
-        works = Intervals.of_events(trace, trace.rows(Category.OPERATOR, *CALLS)).covered(rest.begin, rest.end)
-        length = rest.end - rest.begin
-        outside = ~drained & (length > LONG * SECOND) & (works < length / 2)
+        drained = Intervals.of_events(trace, self.waiting).covered(unexplained.begin - 1, unexplained.begin + 1) > 0
+        drained &= unexplained.end < self.window.end[-1]
+        host_work = Intervals.of_events(trace, trace.rows(Category.OPERATOR, *CALLS))
+        length = unexplained.end - unexplained.begin
+        idle_host = host_work.covered(unexplained.begin, unexplained.end) < length / 2
+        outside = ~drained & (length > LONG * SECOND) & idle_host
         causes = {"synchronising": drained, "outside-operators": outside, "host-bound": ~drained & ~outside}
-        return {**gaps, **{cause: Intervals(rest.begin[mask], rest.end[mask]) for cause, mask in causes.items()}}
+        for cause, mask in causes.items():
+            gaps[cause] = Intervals(unexplained.begin[mask], unexplained.end[mask])
+        return gaps
 
     # Time of the work
 
@@ -176,21 +181,19 @@ class TraceEvidence:
 
     def words(self, mask: Bools) -> dict[str, Any]:
         """Return words for sentences: calls in a step, the share of all time, and the name with most time."""
-        sums: Counter[str] = Counter()
-        for place in np.flatnonzero(mask).tolist():
-            sums[self.names[place]] += int(self.times[place])
-        longest = next((name for name, _ in sums.most_common(1)), "")
+        longest = _longest_name((self.names[index] for index in np.flatnonzero(mask).tolist()), self.times[mask])
         base, noun = ("the GPU's time", "kernel") if self.on_gpu else ("the operators' time", "operator")
+        part = float(self.times[mask].sum()) / max(float(self.times.sum()), 1.0)
         return {
             "calls": max(round(int(mask.sum()) / self.count), 1), "longest": longest, "base": base, "noun": noun,
-            "part": sum(sums.values()) / max(float(self.times.sum()), 1.0), "most": shorten(short_name(longest)),
+            "part": part, "most": shorten(short_kernel_name(longest)),
         }  # fmt: skip
 
     def longest_of_runs(self, mask: Bools) -> Bools:
         """Return a mask of the longest of each run of these events, which only moves of data interrupt."""
-        places = np.flatnonzero(mask | ~self.in_family(*_MOVES))
-        in_run = mask[places]
-        members, run = places[in_run], np.cumsum(in_run & ~np.append(False, in_run[:-1]))[in_run]
+        indices = np.flatnonzero(mask | ~self.in_family(*_MOVES))
+        in_run = mask[indices]
+        members, run = indices[in_run], np.cumsum(in_run & ~np.append(False, in_run[:-1]))[in_run]
         order = np.lexsort((-self.times[members], run))
         longest = np.zeros(len(mask), bool)
         longest[members[order[np.diff(run[order], prepend=0) > 0]]] = True
@@ -202,21 +205,27 @@ class TraceEvidence:
 
     @cached_property
     def attention(self) -> tuple[Bools, Bools]:
-        """Masks of softmaxes between two batched products: with the products and all between, and without."""
-        outer, inner = np.zeros(len(self.rows), bool), np.zeros(len(self.rows), bool)
-        between = {*_BETWEEN, *([] if self.on_gpu else [""])}
-        for place in np.flatnonzero(self.family == "softmax").tolist():
-            before, after = range(place - 1, -1, -1)[:_REACH], range(place + 1, len(self.rows))[:_REACH]
-            begin, end = (next((at for at in reach if self.family[at] not in between), -1) for reach in (before, after))
-            if min(begin, end) >= 0 and self._is_batched(begin) and self._is_batched(end):
-                outer[begin : end + 1] = inner[begin + 1 : end] = True
-        return outer, inner
+        """Masks of attention around softmaxes: of the two batched products and all between, and of what is between."""
+        count = len(self.rows)
+        with_products, between_products = np.zeros(count, bool), np.zeros(count, bool)
+        families_between = {*_BETWEEN, *([] if self.on_gpu else [""])}
 
-    def _is_batched(self, place: int) -> bool:
+        def find_product(indices: range) -> int | None:
+            index = next((index for index in indices[:_REACH] if self.family[index] not in families_between), None)
+            return index if index is not None and self._is_batched(index) else None
+
+        for softmax in np.flatnonzero(self.family == "softmax").tolist():
+            first, last = find_product(range(softmax - 1, -1, -1)), find_product(range(softmax + 1, count))
+            if first is not None and last is not None:
+                with_products[first : last + 1] = True
+                between_products[first + 1 : last] = True
+        return with_products, between_products
+
+    def _is_batched(self, index: int) -> bool:
         """Return whether an event is a product of batches of matrices, unless its operator contradicts."""
-        launcher = int(self.operator[place])
+        launcher = int(self.operator[index])
         operator = launcher >= 0 and self.trace.name_of(int(self.trace.scopes.row[launcher]))
-        return self.family[place] == "matrix product" and (not operator or operator in _BATCHED)
+        return self.family[index] == "matrix product" and (not operator or operator in _BATCHED)
 
 
 Saving = tuple[float, Mapping[str, Any]]  # seconds of a step that could be saved at most, and words for the sentences
@@ -246,34 +255,31 @@ def _data_loader(evidence: TraceEvidence) -> Saving:
 
 
 def _set_up(evidence: TraceEvidence) -> Saving:
-    trace, sums = evidence.trace, Counter[str]()
-    for name, time in zip(trace.names_of(evidence.set_up), trace.duration[evidence.set_up].tolist(), strict=True):
-        sums[name] += time
-    most = next((name for name, _ in sums.most_common(1)), "")
-    return evidence.seconds(evidence.gaps["set-up"]), {"calls": len(evidence.set_up), "most": most}
+    trace, rows = evidence.trace, evidence.set_up
+    longest = _longest_name(trace.names_of(rows), trace.duration[rows])
+    return evidence.seconds(evidence.gaps["set-up"]), {"calls": len(rows), "most": longest}
 
 
 def _synchronising(evidence: TraceEvidence) -> Saving:
     trace, rows = evidence.trace, evidence.waiting
-    place = evidence.analysis.launch_links.innermost(trace.thread[rows], trace.begin[rows], Category.OPERATOR)
-    most = Counter(trace.names_of(trace.scopes.row[place[place >= 0]])).most_common(1)
+    scopes = evidence.analysis.launch_links.innermost(trace.thread[rows], trace.begin[rows], Category.OPERATOR)
+    operators = Counter(trace.names_of(trace.scopes.row[scopes[scopes >= 0]])).most_common(1)
     gaps = evidence.gaps["synchronising"]
-    by = f", most by {most[0][0]}" if most else ""
+    by = f", most by {operators[0][0]}" if operators else ""
     return evidence.seconds(gaps), {"calls": max(round(len(gaps) / evidence.count), 1), "by": by}
 
 
 def _copies(evidence: TraceEvidence) -> Saving:
     copies = evidence.where(_HOST_COPY.search)
-    words = evidence.words(copies)
     intervals = Intervals.of_events(evidence.trace, evidence.rows[copies]).difference(evidence.analysis.parts["kernel"])
-    return evidence.seconds(intervals), words
+    return evidence.seconds(intervals), evidence.words(copies)
 
 
 def _attention(evidence: TraceEvidence) -> Saving:
-    outer, inner = evidence.attention
-    softmaxes = evidence.words(inner & evidence.in_family("softmax"))["calls"]
-    part = np.where(inner, 1.0, 1 - evidence.vectors)
-    return evidence.saving(outer, part), {**evidence.words(outer), "calls": softmaxes}
+    with_products, between_products = evidence.attention
+    softmaxes = evidence.words(between_products & evidence.in_family("softmax"))["calls"]
+    part = np.where(between_products, 1.0, 1 - evidence.vectors)
+    return evidence.saving(with_products, part), {**evidence.words(with_products), "calls": softmaxes}
 
 
 def _misaligned(evidence: TraceEvidence) -> Saving:
@@ -307,9 +313,8 @@ def _moves(evidence: TraceEvidence) -> Saving:
 
 
 def _small(evidence: TraceEvidence) -> Saving:
-    kernels = (evidence.trace.category[evidence.rows] == Category.KERNEL) & evidence.on_gpu
-    small = kernels & (evidence.times < TINY * SECOND)
-    words = {**evidence.words(small), "all": evidence.words(kernels)["calls"]}
+    small = evidence.kernels & (evidence.times < TINY * SECOND)
+    words = {**evidence.words(small), "all": evidence.words(evidence.kernels)["calls"]}
     return evidence.saving(small) if words["calls"] >= FEW_LAUNCHES else 0.0, words
 
 
@@ -331,17 +336,17 @@ def _products(evidence: TraceEvidence) -> Saving:
     applies = lower and words["part"] >= MOSTLY and not _LOW_PRECISION.search(name)
     half = evidence.saving(dense, 0.5) if applies and uses_tensor_cores(name) is not False else 0.0
     rules = (_attention, _misaligned, _tensor_cores_unused, _elementwise, _moves)
-    largest = half > sum(rule(evidence)[0] for rule in rules)
-    return half if largest else 0.0, {**words, "lower": lower, "device": "cuda" if evidence.on_gpu else "cpu"}
+    saving = half if half > sum(rule(evidence)[0] for rule in rules) else 0.0
+    return saving, {**words, "lower": lower, "device": "cuda" if evidence.on_gpu else "cpu"}
 
 
 def _host_bound(evidence: TraceEvidence) -> Saving:
-    kernels = (evidence.trace.category[evidence.rows] == Category.KERNEL) & evidence.on_gpu
-    idle = evidence.seconds(evidence.gaps["host-bound"]) if kernels.any() else 0.0
+    times = evidence.times[evidence.kernels]
+    idle = evidence.seconds(evidence.gaps["host-bound"]) if len(times) else 0.0
     if not gpu_waits_for_host(idle, evidence.step):
         return 0.0, {}
-    mean, calls = float(evidence.times[kernels].mean()) / SECOND, round(int(kernels.sum()) / evidence.count)
-    return idle, {"subject": "the run", "calls": calls, "mean": mean}
+    calls = round(len(times) / evidence.count)
+    return idle, {"subject": "the run", "calls": calls, "mean": float(times.mean()) / SECOND}
 
 
 def _outside(evidence: TraceEvidence) -> Saving:
@@ -411,8 +416,7 @@ class LoadedTrace(Displayed):
         self.analysis, self.notes = analysis, analysis.trace.notes
 
     def __repr__(self) -> str:
-        steps, events = plural(len(self.analysis.steps), "step"), f"{len(self.analysis.trace.begin):,} events"
-        return f"<LoadedTrace of {steps}, {events}>"
+        return f"<LoadedTrace of {plural(len(self.analysis.steps), 'step')}, {len(self.analysis.trace):,} events>"
 
     def overview(self) -> Overview:
         return self.analysis.overview

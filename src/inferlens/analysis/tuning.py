@@ -63,7 +63,7 @@ class Candidate(Struct, frozen=True, kw_only=True):
     """A measured candidate."""
 
     record: str
-    settings: tuple[str, ...] = ()  # those that distinguish it in its family, such as ``threads=2``
+    settings: tuple[str, ...] = ()  # the settings that distinguish it in its family, such as ``threads=2``
     # Over the winner, from ``low`` to ``high``, by all rounds of the search; ``None`` if it was not timed.
     speedup: Factor | None = None
     low: Factor | None = None
@@ -111,7 +111,7 @@ class TuningReport(Struct, frozen=True, kw_only=True):
 
     @property
     def final_records(self) -> tuple[Record, ...]:
-        """The records of the finalists' rounds, as of one run even if there were several."""
+        """The records of the finalists' rounds. Records of several runs get the number of the first."""
         records = [record for trial in self.trials if trial.final for record in trial.records]
         return tuple(replace(record, run=records[0].run) for record in records)
 
@@ -126,8 +126,8 @@ class TuningReport(Struct, frozen=True, kw_only=True):
     @property
     def aim(self) -> FinalsAim:
         cases = self._cases
-        rejected = (cases[item.record].digest for item in self.candidates if item.final and item.rejection)
-        return FinalsAim(self.objective, frozenset(rejected))
+        rejected = (candidate.record for candidate in self.candidates if candidate.final and candidate.rejection)
+        return FinalsAim(self.objective, frozenset(cases[record].digest for record in rejected))
 
     @property
     def candidate_count(self) -> int:
@@ -164,7 +164,7 @@ def candidate_facts(tuning: TuningReport) -> list[CandidateFacts]:
     """Return the facts about each candidate in their order, the winner first."""
     runs_by_case, finals = tuning.runs_by_case, _group_by_case(tuning.final_records)
     digests = {record.id: digest for digest, runs in runs_by_case.items() for record in runs.records}
-    answer_ids = {digests[name]: name for name in (*tuning.answer.fastest, *tuning.answer.open)}
+    answer_ids = {digests[record]: record for record in (*tuning.answer.fastest, *tuning.answer.open)}
     winner = tuning.best.digest if tuning.best else ""
     final_race = race(finals, aim=tuning.aim)
     value = measure_value(finals[winner], tuning.objective.name) if winner in finals else None
@@ -177,19 +177,14 @@ def candidate_facts(tuning: TuningReport) -> list[CandidateFacts]:
         ratio = 1.0 if digest == winner else ratio
         runs = runs_by_case[digest]
         accuracy = accuracy_of(runs)
-        results.append(
-            CandidateFacts(
-                case=runs.first.case,
-                candidate=candidate,
-                objective=cost(cost(value) * ratio) if value and ratio else None,
-                error=measure_value(runs, "error"),
-                memory=measure_value(runs, "memory"),
-                build=measure_value(runs, "build"),
-                outcome=WINNER if digest == winner else _outcome(candidate, tuning, answer_ids.get(digest, "")),
-                metric=accuracy.metric if accuracy else "",
-                accuracy=score_accuracy(accuracy),
-            )
-        )
+        outcome = WINNER if digest == winner else _outcome(candidate, tuning, answer_ids.get(digest, ""))
+        facts = CandidateFacts(
+            case=runs.first.case, candidate=candidate, objective=cost(cost(value) * ratio) if value and ratio else None,
+            error=measure_value(runs, "error"), memory=measure_value(runs, "memory"),
+            build=measure_value(runs, "build"), outcome=outcome,
+            metric=accuracy.metric if accuracy else "", accuracy=score_accuracy(accuracy),
+        )  # fmt: skip
+        results.append(facts)
     return sorted(results, key=lambda facts: facts.outcome != WINNER)
 
 
@@ -257,8 +252,8 @@ def load_tuning(folder: Path) -> TuningReport:
     tuning = replace(tuning, trials=trials, folder=str(best) if best.is_dir() else "")
     recorded = {record.id for trial in trials for record in trial.records}
     finals = [record.case for record in tuning.final_records]
-    named = {candidate.record for candidate in tuning.candidates} | {*tuning.answer.fastest, *tuning.answer.open}
+    reported = {candidate.record for candidate in tuning.candidates} | {*tuning.answer.fastest, *tuning.answer.open}
     has_best = bool(tuning.best) == bool(tuning.answer.best) and (not tuning.best or tuning.best in finals)
-    if not named <= recorded or not has_best:
+    if not reported <= recorded or not has_best:
         raise InferlensError(f"{folder / REPORT} is not about the rounds in {TRIALS} beside it.", hint=AGAIN)
     return tuning

@@ -76,19 +76,19 @@ def assign_work(parts: Sequence[Part], work: Work) -> tuple[list[Unit], tuple[st
     modules = {module.module: module for module in work.modules}
     operators = work.operators or _module_operators(work.modules)
     units = _launch_units(parts)
-    assignment = _Assignment(parts, units, operators, modules)
+    assignment = _Assignment([[parts[index] for index in unit] for unit in units], operators, modules)
     results = [Unit(unit, assignment.work(number)) for number, unit in enumerate(units)]
-    return results, tuple(dict.fromkeys(operators[place].module for place in assignment.unplaced))
+    return results, tuple(dict.fromkeys(operators[index].module for index in assignment.unplaced))
 
 
 def _module_operators(modules: Sequence[ModuleWork]) -> list[OperatorWork]:
     """Return each module as one operator, for profiles that do not have single operators."""
-    places = {module.module: number for number, module in enumerate(modules)}
+    indices = {module.module: index for index, module in enumerate(modules)}
     return [
         OperatorWork(
             module=module.module, operator=" ".join(module.operators), flops=module.flops, weights=module.weights,
             inputs=module.inputs, outputs=module.outputs, returned=module.returned,
-            sources={places[source]: size for source, size in module.sources.items() if source in places},
+            sources={indices[source]: size for source, size in module.sources.items() if source in indices},
         )
         for module in modules
     ]  # fmt: skip
@@ -97,14 +97,14 @@ def _module_operators(modules: Sequence[ModuleWork]) -> list[OperatorWork]:
 def _launch_units(parts: Sequence[Part]) -> list[tuple[int, ...]]:
     """Return units of the kernels in a row that one call of an operator launched; equal names are a call each."""
 
-    def key(place: int) -> object:
-        part = parts[place]
-        return (part.operator, part.layer, part.modules) if isinstance(part, Kernel) and _aten(part) else place
+    def key(index: int) -> object:
+        part = parts[index]
+        return (part.operator, part.layer, part.modules) if isinstance(part, Kernel) and _aten(part) else index
 
     units: list[tuple[int, ...]] = []
     for _, group in groupby(range(len(parts)), key):
         run = tuple(group)
-        units += [(place,) for place in run] if len({parts[place].name for place in run}) == 1 else [run]
+        units += [(index,) for index in run] if len({parts[index].name for index in run}) == 1 else [run]
     return units
 
 
@@ -112,49 +112,45 @@ class _Assignment:
     """The unit that computes each operator."""
 
     def __init__(
-        self,
-        parts: Sequence[Part],
-        units: Sequence[tuple[int, ...]],
-        operators: Sequence[OperatorWork],
-        modules: Mapping[str, ModuleWork],
+        self, units: Sequence[Sequence[Part]], operators: Sequence[OperatorWork], modules: Mapping[str, ModuleWork]
     ) -> None:
-        self._operators = operators
-        self._units = [[parts[place] for place in unit] for unit in units]
-        self.unit_of: dict[int, int] = {}  # the unit by the operator's place, if known
-        self.unsure: set[int] = set()  # units that may have computed something else as well
+        self._operators, self._units = operators, units
+        self.unit_by_operator: dict[int, int] = {}  # indices of both; only for known units
+        self.unsure: set[int] = set()  # units that may have computed other operators as well
         self.lost: set[int] = set()  # units that may have computed other products
         self.unplaced: list[int] = []  # operators with FLOPs that no unit can have computed
-        users: dict[str, list[int]] = {}
-        self._module_units: dict[str, int] = {}  # units that are a module, by its path
-        for number, unit in enumerate(self._units):
+        self._module_units: dict[str, int] = {}  # units that are a whole module, by its path
+        units_by_module: dict[str, list[int]] = {}
+        for number, unit in enumerate(units):
             first = unit[0]
             for path in dict.fromkeys(path for part in unit for path in part.modules if path in modules):
-                users.setdefault(path, []).append(number)
+                units_by_module.setdefault(path, []).append(number)
             if first.modules == (first.name,) and first.name in modules and modules[first.name].kind == first.kind:
                 self._module_units[first.name] = number
-        by_module: dict[str, list[int]] = {}
-        for place, operator in enumerate(operators):
+        operators_by_module: dict[str, list[int]] = {}
+        for index, operator in enumerate(operators):
             if operator.flops or operator.weights or operator.inputs or operator.outputs:  # others only allocate
-                by_module.setdefault(operator.module, []).append(place)
-        for path, places in by_module.items():
-            if path in users:
-                self._assign(places, users[path])
-        for path, places in by_module.items():
-            if path not in users:
-                self._fold(path, places)
+                operators_by_module.setdefault(operator.module, []).append(index)
+        # Modules that units name come first: folding follows the units of their operators.
+        for path in sorted(operators_by_module, key=lambda path: path not in units_by_module):
+            if path in units_by_module:
+                self._assign(operators_by_module[path], units_by_module[path])
+            else:
+                self._fold(path, operators_by_module[path])
 
     def work(self, unit: int) -> PartWork | None:
-        own = {place for place, user in self.unit_of.items() if user == unit}
-        operators = [self._operators[place] for place in own]
+        """Return the work of a unit; ``None`` if it is unknown."""
+        computed = {index for index, user in self.unit_by_operator.items() if user == unit}
+        operators = [self._operators[index] for index in computed]
         modules = {path for part in self._units[unit] for path in part.modules}
-        # What may have been fused with a product is small compared with it: then the work is that of the product.
+        # Operators that may have been fused with a product are small: the work is then that of the product.
         unsure = unit in self.unsure and not any(operator.flops for operator in operators)
-        if unsure or unit in self.lost or not (own or modules.intersection(self._module_units)):
+        if unsure or unit in self.lost or not (computed or modules.intersection(self._module_units)):
             return None
-        leaving = {place: self._operators[place].returned for place in own}
-        for place, reader in enumerate(self._operators):
-            for source, size in reader.sources.items() if place not in own else ():
-                if source in own:
+        leaving = {index: self._operators[index].returned for index in computed}
+        for index, reader in enumerate(self._operators):
+            for source, size in reader.sources.items() if index not in computed else ():
+                if source in computed:
                     leaving[source] += size
         reads: dict[int, int] = {}
         inputs = 0
@@ -162,58 +158,59 @@ class _Assignment:
             # Operators that read the model's inputs presumably read the same ones.
             inputs = max(inputs, operator.inputs - sum(operator.sources.values()))
             for source, size in operator.sources.items():
-                if source not in own:
+                if source not in computed:
                     reads[source] = reads.get(source, 0) + size
         read = sum(min(size, self._operators[source].outputs) for source, size in reads.items())
-        written = sum(min(size, self._operators[place].outputs) for place, size in leaving.items())
+        written = sum(min(size, self._operators[index].outputs) for index, size in leaving.items())
         weights = sum(operator.weights for operator in operators)
         flops = sum(operator.flops for operator in operators)
         return PartWork(max(flops, 0.0), max(inputs + read + written + weights, 0), max(weights, 0))
 
-    def _assign(self, places: Sequence[int], users: Sequence[int]) -> None:
-        products = [place for place in places if self._operators[place].flops]
-        others = [place for place in places if place not in products]
+    def _assign(self, indices: Sequence[int], users: Sequence[int]) -> None:
+        """Assign the operators of a module to the units that name it."""
+        products = [index for index in indices if self._operators[index].flops]
+        others = [index for index in indices if index not in products]
         candidates = self._matrix_units(users) if products else []
         if len(users) == 1 and (candidates or not products):
-            self.unit_of.update(dict.fromkeys(places, users[0]))
+            self.unit_by_operator.update(dict.fromkeys(indices, users[0]))
             return
-        rest = [user for user in users if user not in candidates]
+        other_users = [user for user in users if user not in candidates]
         pairs = self._match_products(products, candidates)
-        self.unit_of.update(pairs)
+        self.unit_by_operator.update(pairs)
         if not candidates:
             self.unplaced += products
-        elif len({place for place, _ in pairs}) < len(products):
+        elif len({index for index, _ in pairs}) < len(products):
             self.lost |= set(candidates).difference(user for _, user in pairs)
-        pairs = self._match_names(others, rest)
-        if not pairs and not products and len({self._operators[place].operator for place in others}) == 1:
+        pairs = self._match_names(others, other_users)
+        if not pairs and not products and len({self._operators[index].operator for index in others}) == 1:
             # Several calls of one operator, and as many units.
-            pairs = list(zip(others, rest, strict=True)) if len(others) == len(rest) else []
+            pairs = list(zip(others, other_users, strict=True)) if len(others) == len(other_users) else []
         if others and not pairs:
-            self.unsure |= set(rest)
-        self.unit_of.update(pairs)
+            self.unsure |= set(other_users)
+        self.unit_by_operator.update(pairs)
 
     def _matrix_units(self, users: Sequence[int]) -> list[int]:
-        """Return the units that compute with matrices; if none surely does, all that may.
+        """Return the units that compute with matrices, or else all that may.
 
-        The kind decides, of a kernel its name, which is a program's; else operators do.
+        The kind of a layer or the name of a kernel decides, or else its operators.
         """
         free = [user for user in users if not all(map(_has_no_product, self._units[user]))]
-        own = [
+        by_kind = [
             user for user in free
             if any(_MATRIX.search(_kind(part)) for part in self._units[user] if not _has_no_product(part))
         ]  # fmt: skip
         launched = [user for user in free if any(_MATRIX.search(_operators(part)) for part in self._units[user])]
         named = [user for user in free if any(_aten(part) for part in self._units[user])]
         sure = [user for user in launched if user in named]
-        return sure or own or launched or [user for user in free if user not in named]
+        return sure or by_kind or launched or [user for user in free if user not in named]
 
     def _match_products(self, products: Sequence[int], units: Sequence[int]) -> list[tuple[int, int]]:
         """Return sure pairs of products and units, by their shapes or else in the order of both."""
         if len(units) == 1:
-            return [(place, units[0]) for place in products]
+            return [(product, units[0]) for product in products]
         if by_shape := self._match_sizes(products, units):
             return by_shape
-        attends = [bool(_ATTENTION.search(self._operators[place].operator)) for place in products]
+        attends = [bool(_ATTENTION.search(self._operators[product].operator)) for product in products]
         fused = [any(_ATTENTION.search(_kind(part) + _operators(part)) for part in self._units[unit]) for unit in units]
         return list(zip(products, units, strict=True)) if attends == fused else []
 
@@ -223,42 +220,42 @@ class _Assignment:
         if not all(sizes.values()):
             return []
         pairs = []
-        for place in products:
-            flops = self._operators[place].flops
+        for product in products:
+            flops = self._operators[product].flops
             equal = (unit for unit, size in sizes.items() if size and abs(flops / size - 1) < _FLOPS_TOLERANCE)
             if (unit := next(equal, None)) is not None:
-                pairs.append((place, unit))
+                pairs.append((product, unit))
                 del sizes[unit]
         return pairs
 
     def _match_names(self, operators: Sequence[int], units: Sequence[int]) -> list[tuple[int, int]]:
         """Return pairs of operators and the units that operators of their names launched; all of them, or none."""
         pairs, iterator = [], iter(units)
-        for place in operators:
-            name = _base_name(self._operators[place].operator)
-            matches = (
-                unit for unit in iterator if name and name in {_base_name(_aten(part)) for part in self._units[unit]}
-            )
-            unit = next(matches, None)
-            if unit is None:
+        for index in operators:
+            name = _base_name(self._operators[index].operator)
+            for unit in iterator:
+                if name and name in {_base_name(_aten(part)) for part in self._units[unit]}:
+                    pairs.append((index, unit))
+                    break
+            else:
                 return []
-            pairs.append((place, unit))
         return pairs
 
-    def _fold(self, path: str, places: Sequence[int]) -> None:
+    def _fold(self, path: str, indices: Sequence[int]) -> None:
         """Assign the operators of a module that no unit names."""
         names = path.split(".") if path else []
-        above = (".".join(names[:length]) for length in range(len(names) - 1, -1, -1))  # the nearest first
-        around = next((self._module_units[name] for name in above if name in self._module_units), None)
-        for place in places:
-            operator = self._operators[place]
-            sources = [source for source in operator.sources if source in self.unit_of]
-            if around is not None:
-                self.unit_of[place] = around
+        ancestors = (".".join(names[:length]) for length in range(len(names) - 1, -1, -1))  # the nearest first
+        module_unit = next((self._module_units[name] for name in ancestors if name in self._module_units), None)
+        for index in indices:
+            operator = self._operators[index]
+            sources = [source for source in operator.sources if source in self.unit_by_operator]
+            if module_unit is not None:
+                self.unit_by_operator[index] = module_unit
             elif operator.flops:
-                self.unplaced.append(place)
+                self.unplaced.append(index)
             elif sources:
-                self.unit_of[place] = self.unit_of[max(sources, key=lambda source: operator.sources[source])]
+                largest = max(sources, key=lambda source: operator.sources[source])
+                self.unit_by_operator[index] = self.unit_by_operator[largest]
 
 
 def _shape_flops(unit: Sequence[Part]) -> float | None:
@@ -323,22 +320,22 @@ def precisions(profile: Profile, runs: Runs) -> Precisions | None:
     names = [computed_precision(part) for part in parts]
     if not any(names):
         return None
-    conversions = [place for place, part in enumerate(parts) if is_conversion(part)]
-    computing = [place for place in range(len(parts)) if place not in set(conversions)]
+    conversions = [index for index, part in enumerate(parts) if is_conversion(part)]
+    computing = [index for index in range(len(parts)) if index not in set(conversions)]
 
-    def share(places: Sequence[int]) -> float:
-        return runs.share(runs.layers[list(places)].sum(axis=0)) or 0.0
+    def share(indices: Sequence[int]) -> float:
+        return runs.share(runs.layers[list(indices)].sum(axis=0)) or 0.0
 
     work, products = _work_by_precision(profile, names)
-    by_name = {name: [place for place in computing if names[place] == name] for name in dict.fromkeys(names)}
-    stayed = [place for place in products if names[place] not in ("", "int4", *QUANTIZED)]
-    stayed = [place for place in stayed if runs.layers[place].any() and place not in set(conversions)]
+    by_name = {name: [index for index in computing if names[index] == name] for name in dict.fromkeys(names)}
+    stayed = [index for index in products if names[index] not in ("", "int4", *QUANTIZED)]
+    stayed = [index for index in stayed if runs.layers[index].any() and index not in set(conversions)]
     return Precisions(
-        time={name: share(places) for name, places in by_name.items() if places},
+        time={name: share(indices) for name, indices in by_name.items() if indices},
         work=work,
         converting=share(conversions),
-        conversions=tuple(place for place in conversions if runs.layers[place].any()),
-        stayed=tuple(sorted(stayed, key=lambda place: -runs.typical(runs.layers[place]))),
+        conversions=tuple(index for index in conversions if runs.layers[index].any()),
+        stayed=tuple(sorted(stayed, key=lambda index: -runs.typical(runs.layers[index]))),
     )
 
 
@@ -348,15 +345,15 @@ def _work_by_precision(profile: Profile, names: Sequence[str]) -> tuple[dict[str
     units = assign_work(parts, work)[0] if work and work.modules else []
     flops = {unit.parts: unit.work.flops for unit in units if unit.work and unit.work.flops > 0}
     total = sum(module.flops for module in work.modules) if work else 0.0
-    layers = [(place, part) for place, part in enumerate(parts) if isinstance(part, Layer)]
-    dense = [place for place, part in layers if layer_family(part.kind, part.name) in DENSE]
+    layers = [(index, part) for index, part in enumerate(parts) if isinstance(part, Layer)]
+    dense = [index for index, part in layers if layer_family(part.kind, part.name) in DENSE]
     if not flops or total <= 0:
         return {}, dense
     shares: dict[str, float] = {}
-    for places, count in flops.items():
-        name = next((names[place] for place in places if names[place]), "")
+    for indices, count in flops.items():
+        name = next((names[index] for index in indices if names[index]), "")
         shares[name] = shares.get(name, 0.0) + count / total
-    rest = 1.0 - sum(shares.values())
-    if rest > 0:
-        shares[""] = shares.get("", 0.0) + rest
-    return shares, sorted({*dense, *(place for places in flops for place in places)})
+    uncounted = 1.0 - sum(shares.values())
+    if uncounted > 0:
+        shares[""] = shares.get("", 0.0) + uncounted
+    return shares, sorted({*dense, *(index for indices in flops for index in indices)})

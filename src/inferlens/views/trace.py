@@ -204,10 +204,10 @@ def dominant_names(
 
 def kernel_label(data: Columns, top: int | None = None) -> Callable[[Row], str]:
     """Return short kernel names; the ``top`` ones stay distinct."""
-    from inferlens.analysis.profile_table import short_name, short_names
+    from inferlens.analysis.profile_table import short_kernel_name, short_kernel_names
 
-    names = short_names(dict.fromkeys(data.columns["name"][:top]))
-    return lambda row: names.get(row["name"]) or short_name(row["name"])
+    names = short_kernel_names(dict.fromkeys(data.columns["name"][:top]))
+    return lambda row: names.get(row["name"]) or short_kernel_name(row["name"])
 
 
 def heaviest_module(rows: Sequence[Row], key: str, steps: int) -> list[str]:

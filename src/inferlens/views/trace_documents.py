@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
-from inferlens.analysis.profile_table import short_name
+from inferlens.analysis.profile_table import short_kernel_name
 from inferlens.analysis.trace import trace_findings
 from inferlens.errors import InferlensError, check_choice
 from inferlens.trace import distributed
@@ -467,7 +467,7 @@ def _event_boxes(trace: Trace, rows: Ints, depth: Ints, parts: NDArray[np.int64]
         first = int(members[0])
         part, row = PARTS[int(parts[first])], int(depth[first])
         name = trace.name_of(int(rows[first]))
-        label = plain(short_name(name) if part == "kernel" else name)
+        label = plain(short_kernel_name(name) if part == "kernel" else name)
         text = label if len(members) == 1 else plural(len(members), "event")
         wide = float(right[members].max() - left[first])
         spent, after = duration(float(took[members].sum())), duration(float(left[first] * length / SECOND))

@@ -21,8 +21,8 @@ from inferlens.analysis.profile_table import (
     RunTimes,
     kernel_table,
     layer_table,
-    short_name,
-    short_names,
+    short_kernel_name,
+    short_kernel_names,
     waits_for_host,
 )
 from inferlens.errors import check_choice
@@ -232,12 +232,12 @@ def part_name(row: ProfileRow) -> str:
     """Return a layer's modules, or the backend's name."""
     if isinstance(row, LayerRow):
         return module_names(row.modules) if row.modules else display_name(row.name)
-    return display_name(short_name(row.name))
+    return display_name(short_kernel_name(row.name))
 
 
 def part_names(rows: Sequence[ProfileRow]) -> dict[int, str]:
     """Return distinct names by place; a module with children is called itself."""
-    short = short_names(row.name for row in rows if isinstance(row, KernelRow))
+    short = short_kernel_names(row.name for row in rows if isinstance(row, KernelRow))
     paths = [module_path(path) for row in rows for path in row.modules]
     above = {path[:length] for path in paths for length in range(len(path))}
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from msgspec import structs
 
-from inferlens.analysis.profile_table import kernel_family, short_name
+from inferlens.analysis.profile_table import kernel_family, short_kernel_name
 from inferlens.analysis.roofline import Floor, Roofline, RowKind, roofline
 from inferlens.errors import InferlensError, check_choice
 from inferlens.record.display import fields_by_key
@@ -104,7 +104,7 @@ def _row_kind(rows: RepeatedRows) -> str:
 
 def _row_name(rows: RepeatedRows) -> str:
     """Return the backend's name; a kernel loses namespaces and arguments."""
-    return short_name(rows.total.name) if rows.total.kind == "kernel" else rows.total.name
+    return short_kernel_name(rows.total.name) if rows.total.kind == "kernel" else rows.total.name
 
 
 COLUMNS = (
@@ -233,7 +233,7 @@ def merge_repeats(roofline: Roofline, ranked: Sequence[Floor]) -> list[RepeatedR
     groups: dict[object, list[Floor]] = {}
     for row in ranked:
         modules = tuple(re.sub(r"\d+", "*", path) for path in row.modules)
-        kind = short_name(row.name) if roofline.by == "kernel" else row.kind
+        kind = short_kernel_name(row.name) if roofline.by == "kernel" else row.kind
         key = (modules, kind, row.flops, row.bytes, row.bound) if row.modules else row.place
         groups.setdefault(key, []).append(row)
     merged = []
