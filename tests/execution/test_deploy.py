@@ -63,7 +63,6 @@ def int8_winners(tmp_path_factory):
     output, moved = tmp_path_factory.mktemp("tuned"), tmp_path_factory.mktemp("winners")
     data = output / "data.npz"
     np.savez(data, image=np.random.default_rng(0).standard_normal((8, 3, 16, 16)))
-    found = {}
     with pytest.MonkeyPatch.context() as patch:
         stay(patch)
         shorten(patch)
@@ -72,12 +71,12 @@ def int8_winners(tmp_path_factory):
         inferlens.bench(NET, backend=INT8[1:], precision="int8", **{**QUICK, **words})
     results = output / "tests.backends.small.Convolution"
     assert f'calibration = "{data}"' in (results / "best" / "best.toml").read_text()
-    found[INT8[0]] = Path(shutil.move(results / "best", moved / "tuned"))
+    winners = {INT8[0]: Path(shutil.move(results / "best", moved / "tuned"))}
     shutil.rmtree(results / "tuning")
     for place, label in enumerate(INT8[1:]):
-        found[label] = Path(shutil.move(folder_of(results, label), moved / f"case{place}"))
+        winners[label] = Path(shutil.move(folder_of(results, label), moved / f"case{place}"))
     shutil.rmtree(output)
-    return found
+    return winners
 
 
 @pytest.fixture(scope="module")
@@ -107,24 +106,42 @@ def changed(folder, **fields):
 
 
 @pytest.fixture(scope="module")
-def asked(results, tmp_path_factory):
-    """Inputs and the outputs of the model in fp32 for them, in a file."""
+def reference(results, tmp_path_factory):
+    """A file with inputs, and with the outputs of the model in fp32 for them."""
     model = resolve.load(load_records(results)[0].case)
     inputs = small.arrays(model, seed=5)
     (expected,) = small.eager(model, inputs)
-    path = tmp_path_factory.mktemp("asked") / "asked.npz"
+    path = tmp_path_factory.mktemp("reference") / "reference.npz"
     np.savez(path, image=inputs["image"], expected=expected)
     return path
 
 
-LOADED = """
+RUN = """
+import json, runpy, sys
+import numpy as np
+
+sys.modules["inferlens"] = None  # it cannot be imported
+with np.load(sys.argv[1]) as file:
+    image, expected = file["image"], file["expected"]
+errors = {}
+for folder in sys.argv[2:]:
+    script = runpy.run_path(folder + "/run.py", run_name="__main__")
+    example = script["inputs"][0]
+    value = image if isinstance(example, np.ndarray) else script["torch"].from_numpy(image)
+    outputs = script["run"](value)
+    output = np.asarray(outputs[0] if isinstance(outputs, (list, tuple)) else outputs)
+    errors[folder] = float(np.linalg.norm(output - expected) / np.linalg.norm(expected))
+print()
+print(json.dumps(errors))
+"""
+LOAD = """
 import json, sys
 import numpy as np
 import inferlens
 
 with np.load(sys.argv[1]) as file:
     image, expected = file["image"], file["expected"]
-found = {}
+loaded = {}
 for folder in sys.argv[2:]:
     if folder[0] == "+":
         sys.path.insert(0, folder[1:])
@@ -132,42 +149,47 @@ for folder in sys.argv[2:]:
     with inferlens.load(folder) as fast:
         outputs = [np.asarray(fast(image)), np.asarray(fast(image=image))]
         torch = sys.modules.get("torch")
-        state = [torch.is_inference_mode_enabled(), torch.is_grad_enabled()] if torch else [False, True]
-        error = max(float(np.linalg.norm(each - expected) / np.linalg.norm(expected)) for each in outputs)
-        found[" ".join(fast.record.case.label.split()[:2])] = [error, *state, bool(torch)]
-print(json.dumps(found))
+        modes = [torch.is_inference_mode_enabled(), torch.is_grad_enabled()] if torch else [False, True]
+        error = max(float(np.linalg.norm(output - expected) / np.linalg.norm(expected)) for output in outputs)
+        loaded[" ".join(fast.record.case.label.split()[:2])] = [error, *modes, bool(torch)]
+print(json.dumps(loaded))
 """
 
 
-def in_a_process(code, *arguments, before="", cwd):
-    """What a program prints as JSON in its last line."""
-    done = subprocess.run(
-        [sys.executable, "-c", before + code, *map(str, arguments)], capture_output=True, text=True, cwd=cwd,
-        timeout=300,
-    )  # fmt: skip
+def lines_of_program(code, *arguments, cwd):
+    """Run a program in a fresh process, and return what it prints."""
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=300)
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    return done.stdout.splitlines()
 
 
 @pytest.fixture(scope="module")
-def loaded(results, int8_winners, asked, tmp_path_factory):
-    """What a fresh process says of each folder; only those in fp32 need the model, a factory of the tests."""
-    fp32 = [folder_of(results, label) for label in BACKENDS]
-    root = f"+{Path(__file__).parents[2]}"
-    return in_a_process(LOADED, asked, *int8_winners.values(), root, *fp32, cwd=tmp_path_factory.mktemp("loaded"))
+def in_fresh_process(results, int8_winners, files, reference, tmp_path_factory):
+    """Run the files of all cases, then load the folders, of which only those in fp32 need the model.
+
+    PyTorch and its compiler take ten seconds to import, so both are done in one process.
+    """
+    order = f"import sys\nfolders = sys.argv[2:]\nsys.argv[2:] = folders[:{len(files)}]\n"
+    then = f"del sys.modules['inferlens']\nsys.argv[2:] = folders[{len(files)}:]\n"
+    folders = [*files.values(), *int8_winners.values(), f"+{Path(__file__).parents[2]}"]
+    folders += [folder_of(results, label) for label in BACKENDS]
+    code = order + RUN + then + LOAD
+    *_, errors, loaded = lines_of_program(code, reference, *folders, cwd=tmp_path_factory.mktemp("fresh"))
+    return json.loads(errors), json.loads(loaded)
 
 
 @pytest.mark.parametrize("label", BACKENDS)
-def test_in_a_fresh_process_the_folder_of_a_winner_is_enough(loaded, label):
-    error, inference, grad, _ = loaded[f"{label} fp32"]
+def test_in_a_fresh_process_the_folder_of_a_winner_is_enough(in_fresh_process, label):
+    error, inference, grad, _ = in_fresh_process[1][f"{label} fp32"]
     assert error < TOLERANCES["fp32"]
     assert (inference, grad) == (False, True), "PyTorch's modes are left as they were"
 
 
 @pytest.mark.parametrize("label", INT8)
-def test_in_a_fresh_process_the_folder_of_an_int8_winner_is_enough(loaded, label):
+def test_in_a_fresh_process_the_folder_of_an_int8_winner_is_enough(in_fresh_process, label):
     """Without the data that it was calibrated with, and without the model."""
-    assert 1e-4 < loaded[f"{label} int8"][0] < 0.1, "not so exact as the model in fp32"
+    assert 1e-4 < in_fresh_process[1][f"{label} int8"][0] < 0.1, "not so exact as the model in fp32"
 
 
 def test_the_winner_of_a_model_file_needs_that_file_no_more(tmp_path, monkeypatch):
@@ -183,32 +205,13 @@ def test_the_winner_of_a_model_file_needs_that_file_no_more(tmp_path, monkeypatc
         torch.testing.assert_close(fast(image), module(image).detach())
 
 
-def test_what_was_exported_needs_no_pytorch(results, asked, tmp_path):
+def test_exported_files_are_loaded_without_pytorch(results, reference, tmp_path):
     before = "import sys; sys.modules.update(dict.fromkeys(('torch', 'onnx', 'onnxscript')))\n"
     labels = ("onnxruntime:cpu", "openvino:cpu")
-    found = in_a_process(LOADED, asked, *(folder_of(results, label) for label in labels), before=before, cwd=tmp_path)
-    assert {label: torch for label, (_, _, _, torch) in found.items()} == {f"{one} fp32": False for one in labels}
-    assert all(error < TOLERANCES["fp32"] for error, *_ in found.values())
-
-
-RUN = """
-import json, runpy, sys
-import numpy as np
-
-sys.modules["inferlens"] = None  # it cannot be imported
-with np.load(sys.argv[1]) as file:
-    image, expected = file["image"], file["expected"]
-found = {}
-for folder in sys.argv[2:]:
-    script = runpy.run_path(folder + "/run.py", run_name="__main__")
-    given = script["inputs"][0]
-    (own,) = [image if isinstance(given, np.ndarray) else script["torch"].from_numpy(image)]
-    outputs = script["run"](own)
-    output = np.asarray(outputs[0] if isinstance(outputs, (list, tuple)) else outputs)
-    found[folder] = float(np.linalg.norm(output - expected) / np.linalg.norm(expected))
-print()
-print(json.dumps(found))
-"""
+    folders = (folder_of(results, label) for label in labels)
+    loaded = json.loads(lines_of_program(before + LOAD, reference, *folders, cwd=tmp_path)[-1])
+    assert {label: torch for label, (_, _, _, torch) in loaded.items()} == {f"{label} fp32": False for label in labels}
+    assert all(error < TOLERANCES["fp32"] for error, *_ in loaded.values())
 
 
 def exported(folder, name, around):
@@ -230,11 +233,10 @@ def files(results, int8_winners, tmp_path_factory):
     return {key: exported(folder, f"deploy{place}", around) for place, (key, folder) in enumerate(folders.items())}
 
 
-def test_files_run_without_this_library(files, asked, tmp_path):
-    found = in_a_process(RUN, asked, *files.values(), cwd=tmp_path)
+def test_files_run_without_this_library(files, in_fresh_process):
     for (label, precision), folder in files.items():
         low, high = (1e-4, 0.1) if precision == "int8" else (0, TOLERANCES["fp32"])
-        assert low <= found[str(folder)] < high, (label, precision)
+        assert low <= in_fresh_process[0][str(folder)] < high, (label, precision)
 
 
 @pytest.mark.parametrize("label", BACKENDS)
@@ -354,15 +356,17 @@ def other_weights(record):
     (b"", lambda _: {}, "model.onnx is missing"), (None, other_version, "measured with onnxruntime 1.0 \\(here: "),
     (b"", other_weights, "has other weights than the model that was measured"),
 ])  # fmt: skip
-def test_what_does_not_fit_is_refused_and_prepared_anew_if_asked(content, fields, words, one, one_process, monkeypatch):
-    file = one / "model.onnx"
+def test_what_does_not_fit_is_refused(content, fields, words, one):
     changed(one, **fields(load_records(one)[0]))
     if content is not None:
-        file.write_bytes(content) if content else file.unlink()
+        (one / "model.onnx").write_bytes(content) if content else (one / "model.onnx").unlink()
     with pytest.raises(InferlensError, match=f"{words}.*Try: rebuild=True"):
         inferlens.load(one)
-    if content:
-        file.unlink()
+
+
+def test_a_model_is_prepared_anew_if_asked_and_its_outputs_are_compared(one, one_process, monkeypatch):
+    changed(one, **other_weights(load_records(one)[0]))
+    (one / "model.onnx").unlink()
     with inferlens.load(one, rebuild=True) as fast:
         assert fast(np.zeros((2, 3, 16, 16), np.float32)).shape == (2, 10)
     monkeypatch.setitem(TOLERANCES, "fp32", 1e-20)
@@ -372,13 +376,8 @@ def test_what_does_not_fit_is_refused_and_prepared_anew_if_asked(content, fields
 
 def test_another_gpu_is_refused(one):
     record = load_records(one)[0]
-
-    gpus = (Gpu(name="NVIDIA H200"),)
-    changed(
-        one,
-        case=replace(record.case, device="cuda", variant="cuda"),
-        environment=replace(record.environment, gpus=gpus),
-    )
+    environment = replace(record.environment, gpus=(Gpu(name="NVIDIA H200"),))
+    changed(one, case=replace(record.case, device="cuda", variant="cuda"), environment=environment)
     with pytest.raises(InferlensError, match=r"It was measured on NVIDIA H200; here is .*Try: rebuild=True"):
         inferlens.load(one)
 
@@ -493,7 +492,7 @@ def test_a_wrong_script_is_not_left_behind(changed_run, words, one, tmp_path, mo
     assert words in " ".join(done.stderr.split())
 
 
-def test_a_script_for_a_gpu_converts_what_it_is_given(one, asked, tmp_path):
+def test_a_script_for_a_gpu_converts_what_it_is_given(one, reference, tmp_path):
     """ONNX Runtime copies the bytes of an array whatever their type is; here on the CPU, which binds as a GPU does."""
     model = resolve.load(load_records(one)[0].case)
     case = small.case("onnxruntime:cuda", device="cuda", precision="fp16")
@@ -502,7 +501,7 @@ def test_a_script_for_a_gpu_converts_what_it_is_given(one, asked, tmp_path):
     backend.deploy(model, case, small.preparation(tmp_path), tmp_path / "model.onnx")
     (tmp_path / "run.py").write_text(backend.script(case, "model.onnx", specs).replace('"cuda"', '"cpu"'))
     run = runpy.run_path(str(tmp_path / "run.py"))["run"]
-    with np.load(asked) as file:
+    with np.load(reference) as file:
         error = np.linalg.norm(run(file["image"])[0] - file["expected"]) / np.linalg.norm(file["expected"])
     assert error < TOLERANCES["fp16"]
 
