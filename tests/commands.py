@@ -12,8 +12,8 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -63,6 +63,13 @@ def started(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, timeout=300, check=False)
 
 
+@contextmanager
+def redirected(printed: io.StringIO) -> Iterator[None]:
+    """Keep what is printed; one thread at a time."""
+    with ONE_BY_ONE, redirect_stdout(printed), redirect_stderr(printed):
+        yield
+
+
 def launch(
     task: str,
     job: Job,
@@ -74,10 +81,11 @@ def launch(
     monitor: object = None,
     slot: object = None,
     variables: object = None,
+    started: object = None,
 ) -> Outcome[Any]:
     """Does what a worker does, here, unwatched and without a deadline; what it prints is kept apart.
 
-    What would go through pipes is JSON all the same.
+    What would go through pipes is JSON all the same. The tasks of a load test run side by side, so they print as usual.
     """
     answered, printed = [], io.StringIO()
 
@@ -88,7 +96,7 @@ def launch(
         on_event(event)
 
     order = msgspec.json.decode(msgspec.json.encode(Order.of(task, job)), type=Order)
-    with ONE_BY_ONE, redirect_stdout(printed), redirect_stderr(printed):
+    with nullcontext() if task in ("serve", "drive") else redirected(printed):
         worker.perform(order, send)
     if log and printed.getvalue():
         log.write_text(printed.getvalue())

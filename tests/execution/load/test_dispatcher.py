@@ -21,12 +21,14 @@ from inferlens.execution.load.dispatcher import (
 )
 from inferlens.record.load import POOL, Arrivals, Deployment, Limit
 
-REQUESTS = 20_000
-MANY = 4_000_000
+REQUESTS = 2000
 
 
 def lindley(gaps: np.ndarray, services: np.ndarray) -> np.ndarray:
-    """The waits of all requests but the first at one instance: ``W' = max(0, W + service - gap)`` (Lindley, 1952)."""
+    """Return the waits of all requests but the first at one instance: ``W' = max(0, W + service - gap)``.
+
+    The recursion is from Lindley, 1952.
+    """
     steps = np.cumsum(services - gaps)
     return steps - np.minimum(np.minimum.accumulate(steps), 0.0)
 
@@ -40,16 +42,6 @@ def test_requests_wait_as_long_as_in_lindleys_recursion(rate: float, random_call
     instances = SimulatedInstances(1, lambda _samples, _size: next(calls))
     log = Dispatcher(Traffic(times, [0]), instances, Deployment()).run()
     assert (log.sent - log.due)[1:] == pytest.approx(lindley(np.diff(times), services[:-1]), abs=1e-6)
-
-
-@pytest.mark.parametrize("rate", [0.3, 0.6, 0.9])
-def test_the_recursion_waits_as_the_formulas_say(rate: float) -> None:
-    random = np.random.default_rng(5)
-    gaps = random.exponential(1 / rate, size=MANY)
-    assert lindley(gaps, np.ones(MANY)).mean() == pytest.approx(rate / (2 * (1 - rate)), rel=0.05)
-    wait = lindley(gaps, random.exponential(size=MANY))
-    assert wait.mean() == pytest.approx(rate / (1 - rate), rel=0.05)
-    assert np.quantile(wait, 0.99) == pytest.approx(math.log(rate / 0.01) / (1 - rate), rel=0.05)
 
 
 def served(times: Sequence[float], deployment: Deployment, seconds: float = 1.0) -> LoadLog:

@@ -111,12 +111,13 @@ def test_a_folder_of_records_gives_its_winners(tmp_path: Path) -> None:
         winner_plans(folder, {"backend": ["onnxruntime"]})
 
 
+@pytest.mark.usefixtures("one_process")
 def test_python_has_the_options_of_the_command(tmp_path: Path) -> None:
     assert "within" in inspect.signature(public.load_test).parameters
     with pytest.raises(InferlensError, match="withn"):
         public.load_test("fake:demo", withn="p99=50ms")
     made = public.load_test(
-        "fake:demo", backend="fake:steady", option={"fake.sleep": True}, rate=50, seconds=0.5, instances=1,
+        "fake:demo", backend="fake:steady", option={"fake.sleep": True}, rate=50, seconds=0.2, instances=1,
         batching="max=1", output=tmp_path,
     )  # fmt: skip
     assert [run.rate for run in made[0].runs] == [50]

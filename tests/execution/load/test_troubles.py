@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,28 +20,27 @@ from inferlens.execution.load.run import load_test
 from inferlens.execution.protocol import Observer
 from inferlens.execution.scheduler import Scheduler
 from inferlens.record.load import LoadRecord
+from tests.commands import output_of
 
 
-def strike(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    """Send a signal to the first instance when its traffic has begun."""
+def strike(monkeypatch: pytest.MonkeyPatch, number: int, folder: Path) -> None:
+    """Send a signal to the instance when its first run is in the folder, so that the second one is under way."""
     launch = Scheduler.launch
 
     def watched(self: Scheduler, task: str, *arguments: Any, started: Any = None, **words: Any) -> Any:
         def begin(pid: int) -> None:
             started(pid)
             if task == "serve":
-                threading.Thread(target=strike_when_connected, args=(pid, number), daemon=True).start()
+                threading.Thread(target=strike_when_saved, args=(pid, number, folder), daemon=True).start()
 
         return launch(self, task, *arguments, **words, **({"started": begin} if started else {}))
 
     monkeypatch.setattr(Scheduler, "launch", watched)
 
 
-def strike_when_connected(pid: int, number: int) -> None:
-    process = psutil.Process(pid)
-    while not process.net_connections("unix"):
-        time.sleep(0.1)
-    time.sleep(2)  # a call's time is measured for one second
+def strike_when_saved(pid: int, number: int, folder: Path) -> None:
+    while not saved(folder):
+        time.sleep(0.02)
     os.kill(pid, number)
 
 
@@ -55,31 +53,31 @@ def test_requests_in_flight_have_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, reason: str
 ) -> None:
     monkeypatch.setattr(load_run, "PATIENCE", 2.0)
-    strike(monkeypatch, number)
-    words = {"rate": ("50",), "instances": 1, "batching": "max=1", "seconds": "30s", "backend": "fake:steady"}
+    strike(monkeypatch, number, tmp_path / "demo" / "load")
+    words = {"rate": ("50", "60"), "instances": 1, "batching": "max=1", "seconds": "0.5s", "backend": "fake:steady"}
     records: list[LoadRecord] = []
     load_test("fake:demo", {**words, "output": str(tmp_path), "option": ["fake.sleep=true"]}, Observer(), records)
     (record,) = records
     assert record.status != "ok"
     assert reason in record.reason
-    assert record.runs[0].failed > 0
-    assert record.runs[0].answered > 0
+    assert (record.runs[0].failed, record.runs[0].answered > 0) == (0, True)
+    assert record.runs[1].failed > 0
 
 
 def saved(folder: Path) -> list[LoadRecord]:
     return [msgspec.json.decode(file.read_bytes(), type=LoadRecord) for file in sorted(folder.glob("*.json"))]
 
 
-def command(folder: Path) -> subprocess.Popen[str]:
-    words = ["load", "fake:demo", "-b", "fake:steady,fake:fast", "--option", "fake.sleep=true", "--rate", "100,110"]
-    words += ["--instances", "1", "--batching", "max=1", "--seconds", "0.25"]
-    start = partial(subprocess.Popen, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    return start([sys.executable, "-m", "inferlens", *words])
+COMMAND = [
+    "load", "fake:demo", "-b", "fake:steady,fake:fast", "--option", "fake.sleep=true", "--rate", "100,110",
+    "--instances", "1", "--batching", "max=1", "--seconds", "0.25",
+]  # fmt: skip
 
 
 def test_an_interrupt_keeps_what_was_measured_and_the_same_command_goes_on(tmp_path: Path) -> None:
     folder = tmp_path / "results" / "demo" / "load"
-    first = command(tmp_path)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    first = subprocess.Popen([sys.executable, "-m", "inferlens", *COMMAND], cwd=tmp_path, **pipes)
     end = time.monotonic() + 200
     while len(saved(folder)) < 2 and time.monotonic() < end:
         time.sleep(0.1)
@@ -94,9 +92,7 @@ def test_an_interrupt_keeps_what_was_measured_and_the_same_command_goes_on(tmp_p
     assert not [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
     kept, interrupted = saved(folder)
     assert (len(kept.runs), len(interrupted.runs)) == (2, 1)
-    again = command(tmp_path)
-    again.communicate(timeout=200)
-    assert again.returncode == 0
+    output_of(*COMMAND, cwd=tmp_path)
     *_, last = records = saved(folder)
     assert [record.case.variant for record in records] == ["steady", "fast", "fast"]
     assert (records[0].id, last.status, len(last.runs)) == (kept.id, "ok", 2)
