@@ -1,7 +1,7 @@
 """Commands as a person runs them: started, or in the process of the test, where nothing has to be imported again.
 
 What a fresh process is for (a crash, a deadline, a clean import, two results that do not touch) is tested where that is
-the subject, and at least one test of bench and export starts it. What a command says and writes is the same.
+the subject, and at least one test of bench starts it. What a command says and writes is the same.
 """
 
 import gc

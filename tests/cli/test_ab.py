@@ -11,14 +11,13 @@ from inferlens.analysis.ab_result import ABResult
 from inferlens.analysis.interference import MachineLoad
 from inferlens.cli.progress import RoundsBar
 from inferlens.measure import environment, monitor
-from tests.commands import inferlens, launch, started
+from tests.commands import inferlens, launch
 
 QUICK = ("--warmup", "2", "--iterations", "100")
 
 
-@pytest.mark.usefixtures("without_torch")
-def test_in_processes_of_its_own(tmp_path):
-    done = started("ab", "fake:demo", "fake:steady", "fake:fast", *QUICK, "--max-rounds", "3", cwd=tmp_path)
+def test_it_shows_the_answer_the_sides_and_its_progress(tmp_path):
+    done = inferlens("ab", "fake:demo", "fake:steady", "fake:fast", *QUICK, "--max-rounds", "3", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     verdict, common, _, *sides, _, last = done.stdout.splitlines()
     assert verdict.startswith("B is FASTER: 2.00x as fast as A (1.83 to 2.19), 95 % sure, 3 rounds, ")

@@ -58,7 +58,7 @@ def test_a_regression_in_capacity_is_an_exit_code(tmp_path: Path, capacity: floa
     ("capacity", "verdict", "code"), [(80.0, "SLOWER", 1), (130.0, "FASTER", 0), (None, "DID NOT RUN", 4)]
 )
 def test_ab_compares_capacities_in_rounds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capacity: float | None, verdict: str, code: int
+    tmp_path: Path, one_process: None, monkeypatch: pytest.MonkeyPatch, capacity: float | None, verdict: str, code: int
 ) -> None:
     """The search for a capacity takes half a minute, so its records are planted."""
 

@@ -1,16 +1,22 @@
-"""``inferlens layers``, ``modules``, ``kernels`` and ``roofline`` as a person runs them, on good folders and bad."""
+"""``inferlens layers``, ``modules``, ``kernels``, ``roofline`` and ``graph`` as a person runs them.
+
+They read good and bad folders of profiles, ONNX files and information about engines.
+"""
 
 import json
+import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from inferlens.measure import ceilings as measuring
 from inferlens.record.profile import encode_profile
 from inferlens.record.store import load_profiles
-from tests.analysis.profiles import eager, fused, other, saved, traced
+from tests.analysis.profiles import eager, failed, fused, nasty, other, saved, traced
 from tests.backends.profiling.samples import ENGINE, GRAPH
-from tests.commands import inferlens, output_of
+from tests.commands import inferlens, output_of, refusal_of
+from tests.views.samples import case
 
 COMMANDS = ("layers", "modules", "kernels")
 FLOPS = 2 * 16 * 16 * 8 * 3 * 9 + 2 * 8 * 10  # of the small network
@@ -97,3 +103,52 @@ def test_what_a_profile_of_many_cases_ends_with_fits_on_a_screen(tmp_path):
     rows = [line.split("  ")[0] for line in lines if "  " in line]
     assert [name for name in rows if name in ("stem", "body", "call")] == ["stem", "body", "call"]
     assert lines[-1].startswith("More: inferlens show results/demo --view findings")
+
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.fixture
+def three_profiles(tmp_path: Path) -> Path:
+    return saved(tmp_path / "results", eager(), fused(), other())
+
+
+def nodes(file: Path) -> int:
+    return sum(each.get("class") == "node" for each in ElementTree.parse(file).iter(f"{SVG}g"))
+
+
+def test_several_cases_side_by_side_and_what_is_not_drawn(three_profiles):
+    pytest.importorskip("pygraphviz")
+    saved(three_profiles / "more", failed(case("torchscript"), "It broke."))
+    done = inferlens("graph", "results", "--depth", "1", cwd=three_profiles.parent)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    for said in ("Not drawn: torchscript fp32. It broke.", "--depth 2 unfolds more", "the order in which they ran",
+                 "Wrote graph.svg."):  # fmt: skip
+        assert said in done.stderr
+    text = (three_profiles.parent / "graph.svg").read_text()
+    assert all(name in text for name in ("pytorch fp32", "onnxruntime:cpu fp32", "openvino fp32"))
+    assert nodes(three_profiles.parent / "graph.svg") == 4 + 5 + 3
+    saved(three_profiles.parent / "hostile", nasty())
+    output_of("graph", "hostile", cwd=three_profiles.parent)
+    assert nodes(three_profiles.parent / "graph.svg") == 2
+
+
+def test_an_onnx_file(tmp_path, monkeypatch):
+    pytest.importorskip("pygraphviz")
+    onnx = pytest.importorskip("onnx")
+    text = "g (float[n,3,8,8] x) => (float[n,3,8,8] y) { a = Tanh(x) b = Relu(a) y = Add(a, b) }"
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}')
+    for node, scope in zip(model.graph.node, ("block.conv", "block.act", "block"), strict=True):
+        node.name = f"<b> \"{scope}\" & 'd'"
+        node.metadata_props.add(key="pkg.torch.onnx.name_scopes", value=repr(["", scope, "op"]))
+    onnx.save(model, tmp_path / "model.onnx")
+    output_of("graph", "model.onnx", "-o", "graph.json", cwd=tmp_path)
+    (graph,) = json.loads((tmp_path / "graph.json").read_text())["graphs"]
+    assert [node["kind"] for node in graph["nodes"]] == ["Tanh", "Relu", "Add", "", ""]
+    assert (graph["nodes"][0]["outputs"][0]["shape"], graph["nodes"][0]["seconds"]) == ([-1, 3, 8, 8], None)
+    assert graph["regions"][0]["path"] == ["block"]
+    assert {(edge["tail"], edge["head"]) for edge in graph["edges"]} == {(3, 0), (0, 1), (0, 2), (1, 2), (2, 4)}
+    output_of("graph", "model.onnx", "--regions", "none", cwd=tmp_path)
+    assert "?x3x8x8" in (tmp_path / "graph.svg").read_text()
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    assert "[onnx]'" in refusal_of("graph", "model.onnx", cwd=tmp_path)

@@ -48,7 +48,7 @@ def ab(folder, a, b, **words):
     return inferlens.ab("fake:demo", a, b, output=str(folder), **{**QUICK, **words})
 
 
-def test_twice_as_fast_is_decided_at_the_first_look(tmp_path):
+def test_twice_as_fast_is_decided_at_the_first_look_and_its_records_are_one_run_in_alternating_order(tmp_path):
     looks = []
     found = ab(tmp_path, "fake:steady", "fake:fast", on_round=looks.append)
     assert (found.verdict, found.end, found.rounds, found.exit_code) == ("FASTER", "decided", 3, 0)
@@ -57,6 +57,14 @@ def test_twice_as_fast_is_decided_at_the_first_look(tmp_path):
     assert (looks[0].ratio, looks[0].end, looks[0].odds, looks[0].ratio_text) == (None, "", {}, "no ratio yet")
     assert (found.base.median, found.candidate.median) == (pytest.approx(4e-3), pytest.approx(2e-3))
     assert found.sentence.startswith("B is FASTER: 2.00x as fast as A (1.83 to 2.19), 95 % sure, 3 rounds, ")
+    records = load_records([tmp_path]).records
+    assert [(record.repeat, record.case.variant) for record in records] == [
+        (1, "steady"), (1, "fast"), (2, "fast"), (2, "steady"), (3, "steady"), (3, "fast"),
+    ]  # fmt: skip
+    assert {record.run for record in records} == {found.run}
+    assert [len(repeats.records) for repeats in latest(records)] == [3, 3]
+    assert {*found.base.records, *found.candidate.records} == {record.id for record in records}
+    assert all(record.budget.mode == "latency" for record in records)
 
 
 @pytest.mark.parametrize(("latency", "words", "verdict"), [
@@ -72,18 +80,6 @@ def test_noise(tmp_path, latency, words, verdict):
         assert sum(found.odds.values()) == pytest.approx(1)
         assert found.retry_options
     assert found.ratio == pytest.approx(float(latency) / 4, rel=0.05 if words["iterations"] < 100 else 0.012)
-
-
-def test_records_are_those_of_one_run_in_alternating_order(tmp_path):
-    found = ab(tmp_path, "fake:steady", "fake:fast")
-    records = load_records([tmp_path]).records
-    assert [(record.repeat, record.case.variant) for record in records] == [
-        (1, "steady"), (1, "fast"), (2, "fast"), (2, "steady"), (3, "steady"), (3, "fast"),
-    ]  # fmt: skip
-    assert {record.run for record in records} == {found.run}
-    assert [len(repeats.records) for repeats in latest(records)] == [3, 3]
-    assert {*found.base.records, *found.candidate.records} == {record.id for record in records}
-    assert all(record.budget.mode == "latency" for record in records)
 
 
 def test_throughput_is_compared_as_calls_a_second(tmp_path):

@@ -143,15 +143,12 @@ with np.load(sys.argv[1]) as file:
     image, expected = file["image"], file["expected"]
 loaded = {}
 for folder in sys.argv[2:]:
-    if folder[0] == "+":
-        sys.path.insert(0, folder[1:])
-        continue
     with inferlens.load(folder) as fast:
         outputs = [np.asarray(fast(image)), np.asarray(fast(image=image))]
         torch = sys.modules.get("torch")
         modes = [torch.is_inference_mode_enabled(), torch.is_grad_enabled()] if torch else [False, True]
         error = max(float(np.linalg.norm(output - expected) / np.linalg.norm(expected)) for output in outputs)
-        loaded[" ".join(fast.record.case.label.split()[:2])] = [error, *modes, bool(torch)]
+        loaded[fast.record.case.backend_label] = [error, *modes, bool(torch)]
 print(json.dumps(loaded))
 """
 
@@ -165,31 +162,18 @@ def lines_of_program(code, *arguments, cwd):
 
 
 @pytest.fixture(scope="module")
-def in_fresh_process(results, int8_winners, files, reference, tmp_path_factory):
-    """Run the files of all cases, then load the folders, of which only those in fp32 need the model.
+def in_fresh_process(results, files, reference, tmp_path_factory):
+    """Run the files of all cases, then load the folders of those in fp32, which need the model.
 
     PyTorch and its compiler take ten seconds to import, so both are done in one process.
     """
+    root = Path(__file__).parents[2]
     order = f"import sys\nfolders = sys.argv[2:]\nsys.argv[2:] = folders[:{len(files)}]\n"
-    then = f"del sys.modules['inferlens']\nsys.argv[2:] = folders[{len(files)}:]\n"
-    folders = [*files.values(), *int8_winners.values(), f"+{Path(__file__).parents[2]}"]
-    folders += [folder_of(results, label) for label in BACKENDS]
+    then = f"del sys.modules['inferlens']\nsys.path.insert(0, {str(root)!r})\nsys.argv[2:] = folders[{len(files)}:]\n"
+    folders = [*files.values(), *(folder_of(results, label) for label in BACKENDS)]
     code = order + RUN + then + LOAD
     *_, errors, loaded = lines_of_program(code, reference, *folders, cwd=tmp_path_factory.mktemp("fresh"))
     return json.loads(errors), json.loads(loaded)
-
-
-@pytest.mark.parametrize("label", BACKENDS)
-def test_in_a_fresh_process_the_folder_of_a_winner_is_enough(in_fresh_process, label):
-    error, inference, grad, _ = in_fresh_process[1][f"{label} fp32"]
-    assert error < TOLERANCES["fp32"]
-    assert (inference, grad) == (False, True), "PyTorch's modes are left as they were"
-
-
-@pytest.mark.parametrize("label", INT8)
-def test_in_a_fresh_process_the_folder_of_an_int8_winner_is_enough(in_fresh_process, label):
-    """Without the data that it was calibrated with, and without the model."""
-    assert 1e-4 < in_fresh_process[1][f"{label} int8"][0] < 0.1, "not so exact as the model in fp32"
 
 
 def test_the_winner_of_a_model_file_needs_that_file_no_more(tmp_path, monkeypatch):
@@ -210,8 +194,17 @@ def test_exported_files_are_loaded_without_pytorch(results, reference, tmp_path)
     labels = ("onnxruntime:cpu", "openvino:cpu")
     folders = (folder_of(results, label) for label in labels)
     loaded = json.loads(lines_of_program(before + LOAD, reference, *folders, cwd=tmp_path)[-1])
-    assert {label: torch for label, (_, _, _, torch) in loaded.items()} == {f"{label} fp32": False for label in labels}
+    assert {label: torch for label, (_, _, _, torch) in loaded.items()} == dict.fromkeys(labels, False)
     assert all(error < TOLERANCES["fp32"] for error, *_ in loaded.values())
+
+
+@pytest.mark.parametrize("label", INT8)
+def test_an_int8_winner_is_loaded_without_its_data_and_its_model(int8_winners, reference, monkeypatch, label):
+    monkeypatch.delattr(resolve, "load")
+    with np.load(reference) as file, inferlens.load(int8_winners[label]) as fast:
+        expected = file["expected"]
+        error = np.linalg.norm(np.asarray(fast(file["image"])) - expected) / np.linalg.norm(expected)
+    assert 1e-4 < error < 0.1, "not so exact as the model in fp32"
 
 
 def exported(folder, name, around):
@@ -233,12 +226,6 @@ def files(results, int8_winners, tmp_path_factory):
     return {key: exported(folder, f"deploy{place}", around) for place, (key, folder) in enumerate(folders.items())}
 
 
-def test_files_run_without_this_library(files, in_fresh_process):
-    for (label, precision), folder in files.items():
-        low, high = (1e-4, 0.1) if precision == "int8" else (0, TOLERANCES["fp32"])
-        assert low <= in_fresh_process[0][str(folder)] < high, (label, precision)
-
-
 @pytest.mark.parametrize("label", BACKENDS)
 def test_files_name_what_they_need_in_the_versions_that_were_measured(files, results, label):
     script, needed = ((files[label, "fp32"] / name).read_text() for name in ("run.py", "requirements.txt"))
@@ -257,6 +244,19 @@ def test_files_in_int8_are_the_quantized_model_alone(files, label):
     folder = files[label, "int8"]
     assert {path.name for path in folder.iterdir()} == {"run.py", "requirements.txt", *FILES[label]}
     assert ("torchao==" in (folder / "requirements.txt").read_text()) == (label == "torch_compile:default")
+
+
+@pytest.mark.parametrize("label", BACKENDS)
+def test_in_a_fresh_process_the_folder_of_a_winner_is_enough(in_fresh_process, label):
+    error, inference, grad, _ = in_fresh_process[1][label]
+    assert error < TOLERANCES["fp32"]
+    assert (inference, grad) == (False, True), "PyTorch's modes are left as they were"
+
+
+def test_files_run_without_this_library(files, in_fresh_process):
+    for (label, precision), folder in files.items():
+        low, high = (1e-4, 0.1) if precision == "int8" else (0, TOLERANCES["fp32"])
+        assert low <= in_fresh_process[0][str(folder)] < high, (label, precision)
 
 
 def test_inputs_by_position_and_by_name_and_outputs_as_the_model_has_them(nested):
@@ -455,14 +455,6 @@ def test_export_says_what_it_takes(arguments, words, tmp_path):
     assert (done.returncode, words in " ".join(done.stderr.split())) == (2, True)
 
 
-def test_a_folder_that_holds_something_stays(one, tmp_path):
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "mine").touch()
-    done = command("export", "--best", str(one), "-o", "full", cwd=tmp_path)
-    assert (done.returncode, "full is there already" in done.stderr) == (2, True)
-    assert [path.name for path in (tmp_path / "full").iterdir()] == ["mine"]
-
-
 def test_python_writes_the_same_files(one, tmp_path, monkeypatch):
     stay(monkeypatch)
     changed(one, model=replace(load_records(one)[0].model, weights="random, seed 0"))
@@ -471,8 +463,10 @@ def test_python_writes_the_same_files(one, tmp_path, monkeypatch):
     folder = inferlens.export(one, tmp_path / "deploy")
     assert folder == tmp_path / "deploy"
     assert sorted(path.name for path in folder.iterdir()) == ["model.onnx", "requirements.txt", "run.py"]
+    (folder / "run.py").write_text("mine")
     with pytest.raises(InferlensError, match="deploy is there already"):
         inferlens.export(one, folder)
+    assert (folder / "run.py").read_text() == "mine"
 
 
 @pytest.mark.parametrize(("changed_run", "words"), [

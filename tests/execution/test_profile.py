@@ -45,7 +45,7 @@ def crash(monkeypatch, crashing):
     monkeypatch.setattr(processes, "launch", launch)
 
 
-@pytest.mark.usefixtures("without_torch")
+@pytest.mark.usefixtures("without_torch", "surveyed_here")
 def test_a_profile_lies_beside_the_record_of_the_unprofiled_run_in_a_process_of_its_own(tmp_path):
     (profile,) = profiled(tmp_path, backend="fake:steady", option="fake.latency=10")
     assert (profile.status, profile.level, profile.runs) == ("ok", "layer", 8)
@@ -297,6 +297,7 @@ def test_what_cannot_be_traced_is_a_row_with_a_reason_and_leaves_no_folder(taken
     assert not list((tmp_path / "crash" / "traced_model.build").iterdir())
 
 
+@pytest.mark.usefixtures("surveyed_here")
 def test_a_trace_has_a_process_of_its_own(tmp_path):
     words = {"model": "fake:demo", "backend": "fake:steady", "device": "cpu"}
     (made,) = commands.traced(tmp_path, **words)

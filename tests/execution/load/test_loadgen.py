@@ -15,11 +15,11 @@ from inferlens.record.load import Deployment, Limit, LoadgenVerdict, LoadRecord
 from inferlens.spec.case import Case
 
 pytest.importorskip("mlperf_loadgen")
-SECONDS = 0.02
+SECONDS = 0.005
 
 
 class SleepingInstance(Instances):
-    """One instance in this process whose calls take 20 ms."""
+    """One instance in this process whose calls take 5 ms."""
 
     count = 1
 
@@ -53,12 +53,12 @@ def verdict(folder: Path, rate: float, limit: Limit) -> LoadgenVerdict:
 
 def test_its_latency_is_that_of_a_call(tmp_path: Path) -> None:
     """Within 8 ms on a busy machine; it was once longer by the time that a thread took to start."""
-    made = verdict(tmp_path, 15, Limit(0.5, 0.2))
+    made = verdict(tmp_path, 60, Limit(0.5, 0.2))
     assert made.valid, made.reason
     assert made.at_limit == pytest.approx(SECONDS + 0.004, abs=0.004)
 
 
 def test_an_invalid_run_has_its_reason(tmp_path: Path) -> None:
-    made = verdict(tmp_path, 45, Limit(0.5, 0.001))
+    made = verdict(tmp_path, 180, Limit(0.5, 0.001))
     assert not made.valid
     assert "Performance constraints satisfied" in made.reason

@@ -22,6 +22,8 @@ from inferlens.execution.scheduler import Scheduler
 from inferlens.record.load import LoadRecord
 from tests.commands import output_of
 
+pytestmark = pytest.mark.usefixtures("without_torch", "probed_here")
+
 
 def strike(monkeypatch: pytest.MonkeyPatch, number: int, folder: Path) -> None:
     """Send a signal to the instance when its first run is in the folder, so that the second one is under way."""

@@ -57,12 +57,6 @@ def labels(found):
     return [each.case.label for each in found.families]
 
 
-def options(cases):
-    """What tells candidates of a family from each other."""
-    threads = ["" if case.threads is None else f"threads={case.threads}" for case in cases]
-    return [f"{case.options_label} {count}".strip() for case, count in zip(cases, threads, strict=True)]
-
-
 # Families
 
 
@@ -240,20 +234,6 @@ def test_one_effective_configuration_is_one_case(knobs):
     assert combined(STEADY, {"trouble": "raise", "clock": "host"}).options == {"clock": "host"}
     with pytest.raises(InferlensError, match="no option 'latensy'"):
         combined(STEADY, {"latensy": 1})
-
-
-def test_neighbours_differ_in_one_knob_and_what_it_needs_or_excludes(knobs):
-    found = space()
-    assert options(neighbours(STEADY, found)) == [
-        "latency=2.0", "latency=1.0", "latency=2.0 per_item=0.5", "clock=host", "trouble=raise", "threads=2",
-        "threads=4", "threads=1",
-    ]  # fmt: skip
-    near = neighbours(combined(STEADY, {"latency": 1.0, "per_item": 0.5, "clock": "host"}), found)
-    assert options(near) == [
-        "clock=host latency=2.0 per_item=0.5", "clock=host", "clock=host latency=1.0", "latency=1.0 per_item=0.5",
-        "latency=1.0 per_item=0.5 trouble=raise",
-        *(f"clock=host latency=1.0 per_item=0.5 threads={count}" for count in (2, 4, 1)),
-    ]  # fmt: skip
 
 
 def test_what_the_plan_asks_for_stays_beside_every_neighbour(knobs):
