@@ -14,7 +14,8 @@ from tests.commands import inferlens, output_of, refusal_of, started
 
 @pytest.mark.usefixtures("without_torch")
 def test_one_command_measures_shows_and_keeps(tmp_path):
-    done = started("bench", "fake:demo", "--iterations", "200", "--backend", "fake:all", "--quick", cwd=tmp_path)
+    words = ("--iterations", "200", "--backend", "fake:all", "--mode", "latency", "--quick")
+    done = started("bench", "fake:demo", *words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "LIKELY FASTEST  fake:fast  2.00 ms" in done.stdout
     assert "[3/3] fake:noisy 4." in done.stderr

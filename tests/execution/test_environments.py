@@ -145,12 +145,11 @@ def test_outputs_are_compared_with_those_of_the_first_environment(make, pythons,
 
 
 @pytest.mark.usefixtures("probed_here")
-def test_a_model_may_need_a_library_that_only_its_environment_has(pythons, tmp_path):
+def test_a_model_may_need_a_library_that_only_its_environment_has(pythons, tmp_path, monkeypatch):
     (tmp_path / "scaled.py").write_text(SCALED)
-    words = ("scaled:build", "-b", "pytorch", "--python", pythons["old"], "--dry-run")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(commands, "launch", child.launch)
-        assert "1 case" in commands.output_of("bench", *words, cwd=tmp_path)
+    monkeypatch.setattr(commands, "launch", child.launch)
+    message = commands.refusal_of("bench", "scaled:build", "-b", "fake", "--python", pythons["old"], cwd=tmp_path)
+    assert "fake:steady cannot run a model of format 'module'" in message, "it was loaded"
 
 
 @pytest.mark.usefixtures("backend", "probed_here")

@@ -271,7 +271,7 @@ def test_tensorboards_own_loader_reads_log_folders(taken, tmp_path):
     assert {"aten::conv2d", "aten::linear"} <= {row.name for row in profile.op_list_groupby_name}
 
 
-@pytest.mark.parametrize("backend", ["torchscript:trace", "openvino", "onnxruntime:cpu"])
+@pytest.mark.parametrize("backend", ["torchscript:trace", "onnxruntime:cpu"])
 def test_other_backends_of_this_process_are_traced(backend, taken, tmp_path):
     pytest.importorskip(backend.partition(":")[0].replace("torchscript", "torch"))
     (made,) = taken(tmp_path / "results", backend=backend)
