@@ -1,4 +1,4 @@
-"""A model by name or file, a small graph, and a file that nobody should open."""
+"""A model by name or file, small networks and graphs, and a file that nobody should open."""
 
 from __future__ import annotations
 

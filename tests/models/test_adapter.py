@@ -15,7 +15,7 @@ FEED = (torch.full((2, 3), 5.0), torch.ones(2, 3))
 
 
 class Named:
-    """Outputs with named fields, as Transformers has them."""
+    """Outputs with named fields, like those of Transformers."""
 
     def __init__(self, *tensors):
         self.tensors = tensors
@@ -40,7 +40,7 @@ def four(outputs):
     return isinstance(outputs, tuple) and torch.equal(outputs[0], torch.full((2, 3), 4.0))
 
 
-def test_paths_are_the_module_s_own_and_it_stays_as_it_is():
+def test_paths_and_the_module_stay_the_same():
     module = Subtract()
     made = by_position(module, NAMES)
     assert [path for path, _ in made.named_modules()] == ["", "scale"]

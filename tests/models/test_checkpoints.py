@@ -117,8 +117,7 @@ X, Y = torch.randn(4, 8), torch.randn(4, 8)
 
 @pytest.mark.parametrize(("module", "arguments", "named", "inputs"), [
     (Mask(), (X, None, torch.rand(4, 1)), {}, ["x", "scale"]),
-    (Lists(), ([X, Y], {"a": X + 1, "b": 2}), {}, ["xs_0", "xs_1", "more_a"]),
-    (Named(), (), {"x": X}, ["x"]),
+    (Lists(), ([X, Y], {"a": X + 1, "b": 2}), {}, ["xs_0", "xs_1", "more_a"]), (Named(), (), {"x": X}, ["x"]),
 ], ids=["none", "nested", "keyword"])  # fmt: skip
 def test_an_exported_program_takes_tensors_and_keeps_constants(tmp_path, module, arguments, named, inputs):
     torch.export.save(torch.export.export(module, arguments, named), tmp_path / "net.pt2")

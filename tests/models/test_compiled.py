@@ -1,4 +1,4 @@
-"""Compiled models: what is beside the file says what it is, and whatever is wrong with it is one message."""
+"""Compiled models: a file beside them describes them, and anything wrong with it is one message."""
 
 import json
 import re
@@ -35,17 +35,15 @@ def compiled(folder, name="net.engine", case=CASE, model=MODEL):
             archive.writestr("net/archive_format", "pt2")
     else:
         path.write_bytes(b"an engine" * 100)
-    made = new_provenance(
-        path, "TensorRT plan", model, case, gpu="NVIDIA H200", compute_capability="9.0", version="1.4", targets=("9.0",)
-    )
-    write_provenance(path, made)
+    machine = {"gpu": "NVIDIA H200", "compute_capability": "9.0", "version": "1.4", "targets": ("9.0",)}
+    write_provenance(path, new_provenance(path, "TensorRT plan", model, case, **machine))
     return path
 
 
-def test_what_is_written_is_read_again(tmp_path):
-    made = read_provenance(compiled(tmp_path))
-    assert (made.case, made.inputs, made.model.weights_sha256) == (CASE, (X,), "a" * 64)
-    assert (made.gpu, made.targets) == ("NVIDIA H200", ("9.0",))
+def test_a_provenance_is_read_as_it_was_written(tmp_path):
+    provenance = read_provenance(compiled(tmp_path))
+    assert (provenance.case, provenance.inputs, provenance.model.weights_sha256) == (CASE, (X,), "a" * 64)
+    assert (provenance.gpu, provenance.targets) == ("NVIDIA H200", ("9.0",))
     assert json.loads((tmp_path / "net.engine.json").read_text())["schema"] == "inferlens.provenance/1"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["net.engine", "net.engine.json"]
 
@@ -53,7 +51,7 @@ def test_what_is_written_is_read_again(tmp_path):
 @pytest.mark.parametrize(("name", "format"), [
     ("net.engine", "engine"), ("net.plan", "engine"), ("net.ts", "torch_tensorrt"), ("net.ep", "torch_tensorrt"),
 ])  # fmt: skip
-def test_a_compiled_file_is_found_and_opened_with_what_it_was_made_for(tmp_path, name, format):
+def test_a_compiled_file_is_opened_for_its_case(tmp_path, name, format):
     model_info = find(str(compiled(tmp_path, name)))
     assert (model_info.name, model_info.format, model_info.batch, model_info.precision) == ("net", format, 2, "fp16")
     assert (model_info.origin, model_info.origin_format) == (CASE, "module")
@@ -73,7 +71,7 @@ def test_a_compiled_file_is_found_and_opened_with_what_it_was_made_for(tmp_path,
     refused("brings its own weights", weights="other.pth")
 
 
-def test_an_engine_of_nobody_asks_for_its_inputs(tmp_path):
+def test_an_engine_without_provenance_needs_inputs(tmp_path):
     (tmp_path / "net.engine").write_bytes(b"ftrt" + bytes(100))
     model_info = find(str(tmp_path / "net.engine"))
     assert (model_info.origin, model_info.batch, model_info.precision) == (None, None, "fp32")
@@ -84,7 +82,7 @@ def test_an_engine_of_nobody_asks_for_its_inputs(tmp_path):
     assert (model.inputs, len(model.weights_sha256)) == ((TensorSpec("x", (2, 3)),), 64)
 
 
-def test_an_onnx_file_that_an_engine_came_from_tells_its_own_precision(tmp_path):
+def test_an_engine_from_an_onnx_file_has_its_precision(tmp_path):
     halves = graph([onnx.helper.make_node("Relu", ["x"], ["y"])], {"x": [1, 4]}, kind=onnx.TensorProto.FLOAT16)
     onnx.save(halves, tmp_path / "net.onnx")
     case = msgspec.structs.replace(CASE, model=f"onnx:{tmp_path / 'net.onnx'}", weights=None, precision="int8")
@@ -96,11 +94,9 @@ def test_an_onnx_file_that_an_engine_came_from_tells_its_own_precision(tmp_path)
 
 WHOLE = "does not describe"
 TAMPERED = {
-    "empty": (WHOLE, lambda text: ""), "truncated": (WHOLE, lambda text: text[:100]),
-    "other JSON": (WHOLE, lambda text: '{"name": "vite", "version": "1"}'),
+    "truncated": (WHOLE, lambda text: text[:100]), "other JSON": (WHOLE, lambda text: '{"name": "vite"}'),
     "deep": (WHOLE, lambda text: text.replace('"options": {', '"options": {"a": ' + "[" * 200_000, 1)),
     "wrong type": (WHOLE, lambda text: text.replace('"batch": 2', '"batch": "two"')),
-    "no hash": (WHOLE, lambda text: text.replace('"file_sha256"', '"sha"')),
     "other schema": ("of schema 'a/9'", lambda text: text.replace("inferlens.provenance/1", "a/9")),
     "other hash": ("cut short, or replaced", lambda text: re.sub('"file_sha256": "....', '"file_sha256": "0000', text)),
     "ragged": (WHOLE, lambda text: re.sub(r'"least": \[\s*1,', '"least": [', text)),

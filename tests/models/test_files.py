@@ -1,4 +1,4 @@
-"""Model files say what they take; what does not fit them, and what is missing beside them, is one message."""
+"""Inputs of model files; inputs that do not fit, and missing weights, are one message."""
 
 import numpy as np
 import onnx
@@ -30,12 +30,9 @@ def files(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", ["fixed.onnx", "fixed.pt2"])
-def test_what_a_file_fixes_cannot_be_asked_for_otherwise(files, name):
-    for wrong, kind in (
-        ("2x3x9x9:float32", Unsupported),
-        ("2x3:float32", InferlensError),
-        ("2x3x8x8:int64", InferlensError),
-    ):
+def test_fixed_inputs_and_weights_of_a_file_cannot_be_changed(files, name):
+    kinds = {"2x3x9x9:float32": Unsupported, "2x3:float32": InferlensError, "2x3x8x8:int64": InferlensError}
+    for wrong, kind in kinds.items():
         inputs = (TensorSpec.parse(f"input={wrong}"),)
         error = refusal("does not take", loaded, files / name, inputs=inputs, batch=None)
         assert (type(error), error.expected) == (kind, "input=2x3x8x8:float32")
@@ -44,7 +41,7 @@ def test_what_a_file_fixes_cannot_be_asked_for_otherwise(files, name):
         refusal("brings its own weights", loaded, files / name, weights=weights)
 
 
-def test_open_dimensions_are_asked_for_and_then_taken(files):
+def test_open_dimensions_need_sizes(files):
     assert find(str(files / "free.onnx")).batch == 1
     assert refusal("leaves open", loaded, files / "free.onnx").hint == "--dim height=128"
     model = loaded(files / "free.onnx", inputs=(TensorSpec("input", (1, 3, 10, 8)),), batch=5)
@@ -63,14 +60,14 @@ def test_sizes_outside_of_the_range_of_a_program_are_one_message(files, asked, b
 
 
 def small_graph(path, **inputs):
-    """The positive part of its first input, or of a weight; shapes by input name, ``None`` for one that is not told."""
+    """Save a ReLU of the first input, or of a weight; a shape may be ``None``, which is unknown."""
     weight = onnx.numpy_helper.from_array(np.ones((2, 4), np.float32), "w")
     onnx.save(graph([onnx.helper.make_node("Relu", [next(iter(inputs), "w")], ["y"])], inputs, [weight]), path)
     return path
 
 
 @pytest.mark.parametrize("shape", [(2, 4), (2, 3, 4, 5), ()])
-def test_a_graph_that_does_not_tell_a_shape_takes_any_that_is_given(tmp_path, shape):
+def test_a_graph_without_a_shape_takes_any(tmp_path, shape):
     path = small_graph(tmp_path / "net.onnx", x=None, more=["N", 8])
     assert "--input x=1x" in refusal(r"leaves open the shape of x \(1 x \?\)", loaded, path).hint
     model = loaded(path, inputs=(TensorSpec("x", shape),), batch=shape[0] if shape else None)
@@ -120,7 +117,7 @@ def test_a_graph_reads_nothing_outside_its_folder(files, tmp_path):
     refusal("refers to weights in", loaded, tmp_path / "net.onnx")
 
 
-def test_plain_torchscript_is_what_it_is_whatever_it_is_called(tmp_path):
+def test_plain_torchscript_is_recognized_in_a_ts_file(tmp_path):
     path = tmp_path / "net.ts"
     torch.jit.save(torch.jit.trace(torch.nn.Linear(4, 2), torch.zeros(1, 4)), str(path))
     assert find(str(path)).format == "torchscript"

@@ -1,4 +1,4 @@
-"""What precision a file is in, told from the file alone: ONNX graphs, exported programs, TorchScript."""
+"""The precision of a model file: ONNX graphs, exported programs, TorchScript."""
 
 import numpy as np
 import onnx
@@ -13,8 +13,6 @@ from tests.models.loading import graph
 ZERO_POINTS = {
     TensorProto.INT8: "int8", TensorProto.UINT8: "int8", TensorProto.FLOAT8E4M3FN: "fp8", TensorProto.FLOAT8E5M2: "fp8",
 }  # fmt: skip
-
-
 X = {"x": [1, 4]}
 
 
@@ -22,7 +20,7 @@ def weight(name, kind, *shape):
     return helper.make_tensor(name, kind, shape, np.zeros(shape).ravel().tolist())
 
 
-def test_most_of_the_weights_count_by_their_size_and_without_any_the_inputs():
+def test_the_precision_is_that_of_most_weights_or_of_the_inputs():
     kinds = ((TensorProto.FLOAT, "fp32"), (TensorProto.BFLOAT16, "bf16"), (TensorProto.DOUBLE, "fp32"))
     for kind, precision in (*kinds, (TensorProto.INT64, "fp32")):
         one = graph([helper.make_node("Add", ["x", "w"], ["y"])], X, [weight("w", kind, 1, 4)])
@@ -37,7 +35,7 @@ def test_most_of_the_weights_count_by_their_size_and_without_any_the_inputs():
 
 @pytest.mark.parametrize("place", ["initializer", "constant"])
 @pytest.mark.parametrize(("kind", "precision"), ZERO_POINTS.items())
-def test_the_zero_point_says_what_a_graph_is_quantized_to(kind, precision, place):
+def test_a_quantized_graph_has_the_precision_of_its_zero_point(kind, precision, place):
     scale, zero = weight("s", TensorProto.FLOAT), weight("z", kind)
     nodes = [helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
              helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"])]  # fmt: skip
@@ -46,7 +44,7 @@ def test_the_zero_point_says_what_a_graph_is_quantized_to(kind, precision, place
     assert graph_precision(graph(nodes, X, [scale] if place == "constant" else [scale, zero])) == precision
 
 
-def test_without_a_zero_point_it_is_told_by_the_weights_or_the_operator():
+def test_without_a_zero_point_the_weights_or_the_operator_decide():
     scale, stored = weight("s", TensorProto.FLOAT), weight("w", TensorProto.FLOAT8E4M3FN, 1, 4)
     quantize = ("QuantizeLinear", ["x", "s"], ["y"])
     assert graph_precision(graph([helper.make_node(*quantize)], X, [scale])) == "int8"
@@ -65,11 +63,11 @@ def test_weights_in_another_file_need_not_be_there(tmp_path):
 
 
 @pytest.mark.parametrize(("dtype", "precision"), [(torch.float16, "fp16"), (torch.bfloat16, "bf16")])
-def test_files_of_pytorch_tell_theirs(tmp_path, dtype, precision):
+def test_files_of_pytorch_have_a_precision(tmp_path, dtype, precision):
     module, example = torch.nn.Linear(4, 2).eval().to(dtype), torch.ones(1, 4, dtype=dtype)
     torch.export.save(torch.export.export(module, (example,)), tmp_path / "m.pt2")
     torch.jit.trace(module, example).save(str(tmp_path / "m.pt"))
     mixed = torch.nn.Sequential(module, torch.nn.Linear(2, 2))
     torch.jit.script(mixed).save(str(tmp_path / "mixed.pt"))
-    found = [find(str(tmp_path / name)).precision for name in ("m.pt2", "m.pt", "mixed.pt")]
-    assert found == [precision, precision, "fp32"]
+    precisions = [find(str(tmp_path / name)).precision for name in ("m.pt2", "m.pt", "mixed.pt")]
+    assert precisions == [precision, precision, "fp32"]

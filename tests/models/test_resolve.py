@@ -36,7 +36,7 @@ def answer(model, seed=0):
     ("resnet18", "torchvision:"), ("convnext_atto", "timm:"), ("bert-base-uncased", "transformers:"),
     ("resnet34", "torchvision:"), ("inferlens:resnet34", ""), ("fake:demo", ""),
 ])  # fmt: skip
-def test_a_name_is_found_where_it_is_looked_up_first(name, source):
+def test_a_name_has_a_source(name, source):
     model_info = find(name)
     assert (model_info.spec, model_info.argument) == (source + name, name)
 
@@ -49,7 +49,7 @@ def test_a_name_is_found_where_it_is_looked_up_first(name, source):
     ("live:net", r"inferlens\.bench\(module, example_inputs\)"),
     ("no_such_package.module:factory", "neither a model of a known source nor an importable factory"),
 ])  # fmt: skip
-def test_a_name_that_means_nothing_is_one_message(name, words):
+def test_an_unknown_name_is_one_message(name, words):
     refusal(words, find, name)
 
 
@@ -60,9 +60,7 @@ def test_models_by_name_and_their_inputs():
     assert answer(model)[0].shape == (2, 1000)
     text = loaded("transformers:electra", batch=2)
     arrays = make_inputs(text, 0)
-    assert {name: array.shape for name, array in arrays.items()} == dict.fromkeys(
-        ("input_ids", "attention_mask"), (2, 128)
-    )
+    assert {name: array.shape for name, array in arrays.items()} == {"input_ids": (2, 128), "attention_mask": (2, 128)}
     assert (arrays["input_ids"].max() > 1000, (arrays["attention_mask"] == 1).all()) == (True, True)
     assert answer(text)[0].shape == (2, 128, 256)
     assert {"", "embeddings", "encoder.layer.0.attention.self"} <= {path for path, _ in text.module.named_modules()}
@@ -71,12 +69,12 @@ def test_models_by_name_and_their_inputs():
 @pytest.mark.parametrize(("name", "convolutional"), [
     ("resnet18", True), ("vit_b_16", True), ("timm:mixer_b16_224", True), ("transformers:electra", False),
 ])  # fmt: skip
-def test_whether_a_model_has_convolutions_is_known_without_its_weights(name, convolutional):
+def test_convolutional_models_are_recognized_without_weights(name, convolutional):
     assert with_layers(check(find(name), Plan(model=(name,)))).convolutional is convolutional
 
 
-def test_inputs_asked_for_replace_the_models_own_and_the_others_have_the_batch_too():
-    for item in ("input_ids=4x16:int64", "attention_mask=1x128:int64", "input_ids=1..8x16:int64"):
+def test_given_inputs_replace_those_of_the_model_and_all_have_the_batch():
+    for item in ("input_ids=4x16:int64", "input_ids=1..8x16:int64"):
         model = loaded("transformers:electra", inputs=(TensorSpec.parse(item),), batch=4)
         assert [spec.shape[0] for spec in model.inputs] == [4, 4]
         assert (model.inputs[0].low, model.inputs[0].high) == (0, 30522)  # the range of tokens stays
@@ -111,11 +109,8 @@ def test_a_factory_with_and_without_example_inputs(tmp_path, monkeypatch):
     assert len(answer(two)) == 2
     assert make_inputs(loaded("my_models:two", batch=3), 0)["ids"].tolist() == [[0, 1, 2], [3, 4, 5], [0, 1, 2]]
     assert loaded("my_models:image").inputs[0].shape == (1, 3, 224, 224)
-    for name, words in {
-        "text": "--input",
-        "wrong": "returns a value of type int",
-        "txt": r"did you mean text\?",
-    }.items():
+    refused = {"text": "--input", "wrong": "returns a value of type int", "txt": r"did you mean text\?"}
+    for name, words in refused.items():
         refusal(words, loaded, f"my_models:{name}")
 
 
@@ -212,9 +207,3 @@ def test_drawn_inputs_are_never_zeros_and_keep_their_range():
     assert (np.abs(arrays["f"]).min() > 0, arrays["b"].any(), arrays["u"].max() > 200) == (True, True, True)
     assert (set(arrays["i"].tolist()), arrays["s"].shape) == ({3, 4, 5, 6}, ())
     assert [np.array_equal(draw(specs, seed)["f"], arrays["f"]) for seed in (0, 1)] == [True, False]
-
-
-def test_any_nesting_of_outputs_is_flattened():
-    one = torch.ones(1)
-    nested = {"a": [one, (one, None, {"b": 2.0})], "c": "text"}
-    assert [float(tensor) for tensor in flatten(nested)] == [1, 1, 2]

@@ -1,4 +1,4 @@
-"""Real data for a model: what is read of it, in which order and form, and what is refused."""
+"""Real data for a model: samples in order, prepared as the model needs them, or a refusal."""
 
 import numpy as np
 import pytest
@@ -67,20 +67,20 @@ def test_a_dataset_of_hugging_face(tmp_path):
     assert pairs(read(tmp_path, ONE)) == [(1, [0, 1]), (0, [2, 3])]
 
 
-@pytest.mark.parametrize(("arrays", "specs", "said"), [
+@pytest.mark.parametrize(("arrays", "specs", "message"), [
     ({"a": np.zeros((2, 3))}, PAIR, "have no 'b'"),
     ({"a": np.zeros((2, 3)), "b": np.zeros(1)}, PAIR, "different numbers of samples (a: 2, b: 1)"),
     ({"x": np.zeros((2, 5))}, ONE, "has the shape 5 for the input 'x'. Expected 2"),
     ({"x": np.zeros((0, 2))}, ONE, "There are no samples"),
     ({"x": np.full((1, 2), np.nan)}, ONE, "values for 'x' that are not finite"),
 ])  # fmt: skip
-def test_what_does_not_fit(tmp_path, arrays, specs, said):
+def test_data_that_does_not_fit_is_refused(tmp_path, arrays, specs, message):
     np.savez(tmp_path / "data.npz", **arrays)
     error = refusal("", list, read(str(tmp_path / "data.npz"), specs))
-    assert said in f"{error.what} Expected {error.expected}"
+    assert message in f"{error.what} Expected {error.expected}"
 
 
-def test_what_is_no_data(tmp_path):
+def test_files_without_data_are_refused(tmp_path):
     def what(asked, prepare=lambda: np.asarray):
         return refusal("", lambda: list(read(asked, ONE, prepare))).what
 
