@@ -17,19 +17,7 @@ from inferlens.spec.case import Case, TensorSpec
 
 torch, onnx = pytest.importorskip("torch"), pytest.importorskip("onnx")
 nn = torch.nn
-
-
-class Module(nn.Module):
-    """A layer and a buffer; ``call`` is its forward."""
-
-    def __init__(self, call):
-        super().__init__()
-        torch.manual_seed(0)
-        self.call, self.layer = call, nn.Linear(8, 8).requires_grad_(False)
-        self.register_buffer("count", torch.zeros(()))
-
-    def forward(self, x):
-        return self.call(self, x)
+from tests.models.test_work import Network  # noqa: E402
 
 
 def in_place(self, x):
@@ -51,17 +39,15 @@ def replaced(self, x):
     return self.layer(x) + self.count
 
 
-def unused(self, x):
-    self.count += 1
-    return self.layer(x)
-
-
 def masked(self, x):
     return self.layer(x).masked_fill(torch.arange(8) % 4 == 0, float("-inf"))
 
 
 def prepared(folder, call, backend="pytorch", **words):
-    model = Model("live:m", "m", "module", (spec_of("x", torch.zeros(4, 8)),), module=Module(call).eval())
+    torch.manual_seed(0)
+    module = Network(call, layer=nn.Linear(8, 8).requires_grad_(False)).eval()
+    module.register_buffer("count", torch.zeros(()))
+    model = Model("live:m", "m", "module", (spec_of("x", torch.zeros(4, 8)),), module=module)
     return runner_of(folder, model, backend, **words)
 
 
@@ -77,7 +63,7 @@ def observed(runner, model):
 
 
 @pytest.mark.parametrize(("call", "behavior"), [
-    (lambda self, x: self.layer(x), set()), (unused, set()), (in_place, {"writes inputs"}), (part, {"writes inputs"}),
+    (lambda self, x: self.layer(x), set()), (in_place, {"writes inputs"}), (part, {"writes inputs"}),
     (counter, {"keeps state"}), (replaced, {"keeps state"}), (masked, {"not finite"}),
     (lambda self, x: self.layer(x) + 0.1 * torch.randn_like(x), {"random"}),
 ])  # fmt: skip
@@ -87,7 +73,7 @@ def test_two_calls_of_the_reference_show_how_a_module_behaves(tmp_path, call, be
 
 
 @pytest.mark.parametrize("call", [in_place, part])
-def test_every_call_gets_its_inputs_anew(tmp_path, call):
+def test_every_call_gets_fresh_inputs(tmp_path, call):
     runner, model, case = prepared(tmp_path, call)
     with runner:
         feeding = Feeding(runner, model, case, make_inputs(model, 0), Preparation(tmp_path, tmp_path), renews=True)
@@ -97,13 +83,10 @@ def test_every_call_gets_its_inputs_anew(tmp_path, call):
     assert all(np.array_equal(output, latency[0]) for output in (*latency, *back_to_back))
 
 
-@pytest.mark.parametrize(
-    ("backend", "state"), [("pytorch", "kept"), ("torchscript:trace", "kept"), ("onnxruntime:cpu", "lost")]
-)
-def test_an_export_that_froze_the_state_is_not_right(tmp_path, backend, state):
-    if backend.startswith("onnx"):
-        pytest.importorskip("onnxruntime")
-        pytest.importorskip("onnxscript")
+@pytest.mark.parametrize(("backend", "state"), [
+    ("pytorch", "kept"), ("torchscript:trace", "kept"), ("onnxruntime:cpu", "lost"),
+])  # fmt: skip
+def test_an_export_with_frozen_state_is_wrong(tmp_path, backend, state):
     runner, model, _ = prepared(tmp_path, counter)
     behavior, expected = observed(runner, model)
     runner, model, _ = prepared(tmp_path, counter, backend)
@@ -111,14 +94,14 @@ def test_an_export_that_froze_the_state_is_not_right(tmp_path, backend, state):
     with runner:
         restore(model.module, start)
         calls = [runner.collect(runner.infer(runner.place(make_inputs(model, 0)))) for _ in range(2)]
-    found = judge(calls, Expected("pytorch fp32 on cpu", behavior, expected), 1e-4)
-    assert (found.agrees, found.state) == (state == "kept", state)
+    agreement = judge(calls, Expected("pytorch fp32 on cpu", behavior, expected), 1e-4)
+    assert (agreement.agrees, agreement.state) == (state == "kept", state)
 
 
 def test_random_outputs_are_not_compared():
     ours, theirs = [np.zeros((2, 2))], [np.ones((2, 2))]
-    found = judge([ours, ours], Expected("x", {"random": "drawn"}, [theirs]), 1e-4)
-    assert (found.agrees, found.reason) == (None, "outputs are random: not compared")
+    agreement = judge([ours, ours], Expected("x", {"random": "drawn"}, [theirs]), 1e-4)
+    assert (agreement.agrees, agreement.reason) == (None, "outputs are random: not compared")
 
 
 MAKE, KINDS = onnx.helper, onnx.TensorProto
@@ -138,7 +121,7 @@ def stored(folder, backend, name, kind, nodes, weights=()):
     return runner_of(folder, model, backend)[:2]
 
 
-def test_a_random_graph_is_seen_to_be_random(tmp_path):
+def test_a_random_graph_is_recognized(tmp_path):
     assert set(observed(*stored(tmp_path, "onnxruntime:cpu", *NOISE))[0]) == {"random"}
 
 
@@ -173,8 +156,7 @@ def test_text_is_compared_exactly(tmp_path, backend):
         assert judge([outputs], Expected("x", {}, [[np.array([label])]]), 1e-4).agrees is agrees
 
 
-# The check passes what is right and fails what is not.
-
+# The comparison of outputs
 
 RNG = np.random.default_rng(0)
 SCORES = RNG.standard_normal((4, 1000)).astype(np.float32)
@@ -228,7 +210,7 @@ def test_zero_integer_complex_and_empty_outputs(ours, theirs, agrees):
     assert compare([np.array(ours)], [np.array(theirs)], 1e-4, "x").agrees is agrees
 
 
-def test_outputs_that_go_wrong_while_the_case_runs_are_seen():
+def test_outputs_that_go_wrong_during_the_case_count():
     right, wrong = compare([SCORES], [SCORES], 1e-4, "x"), compare([SCORES * 2], [SCORES], 1e-4, "x")
     assert worse(right, wrong) is wrong
     assert worse(wrong, right) is wrong

@@ -4,7 +4,6 @@ import gc
 import itertools
 import random
 import threading
-from typing import Any
 
 import pytest
 
@@ -12,22 +11,10 @@ from inferlens.backends.base import Preparation
 from inferlens.backends.clocks import HostClock, threaded_window
 from inferlens.backends.fake import Fake, FakeRunner
 from inferlens.measure import series
-from inferlens.measure.series import (
-    LEAST_SAMPLES,
-    LEAST_SECONDS,
-    MOST_SAMPLES,
-    Feeding,
-    FixedCount,
-    FixedTime,
-    HalfWidth,
-    SteadyState,
-    cache_bytes,
-    sampling_rule,
-    warmup_rule,
-)
+from inferlens.measure.series import Feeding, FixedCount, FixedTime, HalfWidth, SteadyState
 from inferlens.models.inputs import make_inputs
 from inferlens.models.model import Model
-from inferlens.spec.case import Budget, Case, TensorSpec
+from inferlens.spec.case import Case, TensorSpec
 from inferlens.stats.intervals import half_width
 
 
@@ -37,25 +24,26 @@ def runner(tmp_path, variant="steady", **options):
     return Fake().prepare(model, case, Preparation(tmp_path, tmp_path))
 
 
-def taken(fake, rule, progress=lambda _: None):
+def samples_of(fake, rule, progress=lambda _: None):
     return series.latency(fake, itertools.repeat({}), rule, progress)
 
 
 @pytest.mark.parametrize("count", [0, 1, 7, 1000])
 def test_a_fixed_count_takes_exactly_as_many(tmp_path, count):
-    found = [(item.metric, item.clock, item.samples) for item in taken(runner(tmp_path), FixedCount(count))]
-    assert found == [("latency", "fake", (0.004,) * count)] * bool(count)
+    results = samples_of(runner(tmp_path), FixedCount(count))
+    expected = [("latency", "fake", (0.004,) * count)] * bool(count)
+    assert [(item.metric, item.clock, item.samples) for item in results] == expected
 
 
 def test_samples_come_with_the_time_when_they_began(tmp_path):
-    (latency,) = taken(runner(tmp_path, "noisy"), FixedCount(500))
+    (latency,) = samples_of(runner(tmp_path, "noisy"), FixedCount(500))
     assert latency.begins == pytest.approx([0.0, *itertools.accumulate(latency.samples)][:-1], abs=1e-6)
 
 
 @pytest.mark.parametrize("rule", [FixedCount(40), FixedTime(0.1, 10, 50), HalfWidth(0.01, 9.0)])
 def test_progress_grows_to_one(tmp_path, rule):
     shares = []
-    taken(runner(tmp_path, "noisy"), rule, shares.append)
+    samples_of(runner(tmp_path, "noisy"), rule, shares.append)
     assert shares == sorted(shares)
     assert shares[-1] == 1.0
 
@@ -98,10 +86,10 @@ def test_chunks_are_short_also_where_much_happens_between_calls(tmp_path):
 
 
 def test_the_collector_is_off_while_calls_are_timed_and_on_again_afterwards(tmp_path):
-    fake, seen = runner(tmp_path), []
-    fake.infer = lambda feed: seen.append(gc.isenabled())
-    taken(fake, FixedCount(3))
-    assert (seen, gc.isenabled()) == ([False] * 3, True)
+    fake, states = runner(tmp_path), []
+    fake.infer = lambda feed: states.append(gc.isenabled())
+    samples_of(fake, FixedCount(3))
+    assert (states, gc.isenabled()) == ([False] * 3, True)
 
 
 def test_threads_share_the_calls_of_a_window_each_with_its_own_feed(tmp_path):
@@ -128,8 +116,8 @@ def test_a_call_that_fails_in_a_thread_fails_the_window():
 # The end of a series: on scripted samples, so to the sample.
 
 
-def fed(rule, samples, chunk=25, pause=0.0):
-    """How many of the samples the rule takes, given to it in chunks, with a pause after each sample."""
+def count_samples(rule, samples, chunk=25, pause=0.0):
+    """Return how many of the samples the rule takes, in chunks, with a pause after each sample."""
     begin, source = 100.0, iter(samples)
     while not rule.finished:
         some = list(itertools.islice(source, min(chunk, rule.most)))
@@ -150,7 +138,7 @@ def noisy(count, spread, seed=0, middle=0.01):
     (0.001, 0, 50, 50),
 ])  # fmt: skip
 def test_time_is_from_the_first_begin_to_the_last_end(sample, pause, most, count):
-    assert fed(FixedTime(1.0, 10, most), [sample] * 5000, chunk=1, pause=pause) == count
+    assert count_samples(FixedTime(1.0, 10, most), [sample] * 5000, chunk=1, pause=pause) == count
 
 
 @pytest.mark.parametrize(("rule", "missed"), [
@@ -159,84 +147,64 @@ def test_time_is_from_the_first_begin_to_the_last_end(sample, pause, most, count
     (FixedTime(1.0, 10, 5000, 0.5), "50 samples were taken in 500 ms, less than was asked for."),
     (FixedTime(0.1, 50, 5000, 0.2), "20 samples were taken in 200 ms, less than was asked for."),
 ])  # fmt: skip
-def test_what_was_not_reached_is_told(rule, missed):
-    fed(rule, noisy(5000, 0.0), chunk=1)
+def test_a_missed_goal_is_reported(rule, missed):
+    count_samples(rule, noisy(5000, 0.0), chunk=1)
     assert (rule.missed, rule.reached) == (missed or "", missed is None)
 
 
 @pytest.mark.parametrize("spread", [0.02, 0.05, 0.1])
 def test_the_half_width_is_reached_and_not_much_exceeded(spread):
-    samples = noisy(MOST_SAMPLES, spread)
-    count = fed(HalfWidth(0.01, 1000.0), samples)
+    samples = noisy(series.MOST_SAMPLES, spread)
+    count = count_samples(HalfWidth(0.01, 1000.0), samples)
     assert half_width(samples[:count]) <= 0.0101
-    assert count < 4 * max(LEAST_SAMPLES, LEAST_SECONDS / 0.01, (2.5 * spread / 0.01) ** 2)
+    assert count < 4 * max(series.LEAST_SAMPLES, series.LEAST_SECONDS / 0.01, (2.5 * spread / 0.01) ** 2)
 
 
-def test_a_narrow_interval_is_not_believed_before_half_a_second():
-    assert fed(HalfWidth(0.01, 10.0), [0.0001 + 1e-9 * (i % 7) for i in range(MOST_SAMPLES)]) >= LEAST_SECONDS / 0.0001
+def test_a_narrow_interval_needs_half_a_second():
+    samples = [0.0001 + 1e-9 * (place % 7) for place in range(series.MOST_SAMPLES)]
+    assert count_samples(HalfWidth(0.01, 10.0), samples) >= series.LEAST_SECONDS / 0.0001
 
 
-def test_a_wide_look_between_two_narrow_ones_starts_again(monkeypatch):
-    widths = iter([0.005, 0.02, 0.005, 0.005])
-    monkeypatch.setattr(series, "half_width", lambda *_: next(widths))
-    rule = HalfWidth(0.01, 1000.0)
-    for count, reached in ((40, False), (60, False), (90, False), (130, True)):
-        rule.add([rule.spent + 0.1 * index for index in range(count)], [0.1] * count)
-        assert rule.reached == reached, len(rule.samples)
-
-
-def test_what_is_not_reached_ends_at_the_time_and_at_the_most():
-    wild, rule = noisy(MOST_SAMPLES + 1, 0.3), HalfWidth(0.0001, 3.0)
-    assert (fed(rule, wild), rule.reached) == (pytest.approx(300, abs=30), False)
-    assert fed(HalfWidth(0.0001, 1e9), wild, chunk=1000) == MOST_SAMPLES
-    assert fed(HalfWidth(0.0001, 3.0), wild, chunk=10, pause=0.02) == pytest.approx(100, abs=10), "between samples, too"
+def test_an_unreachable_interval_ends_at_the_limits():
+    wild, rule = noisy(series.MOST_SAMPLES + 1, 0.3), HalfWidth(0.0001, 3.0)
+    assert (count_samples(rule, wild), rule.reached) == (pytest.approx(300, abs=30), False)
+    assert count_samples(HalfWidth(0.0001, 1e9), wild, chunk=1000) == series.MOST_SAMPLES
+    assert count_samples(HalfWidth(0.0001, 3.0), wild, chunk=10, pause=0.02) == pytest.approx(100, abs=10)
 
 
 def test_warmup_lasts_until_calls_are_steady_or_the_time_is_up():
     falling, rule = [0.01 + 0.05 * 0.98**index for index in range(3000)], SteadyState(1.0, 10.0)
-    count = fed(SteadyState(1.0, 60.0), falling)
+    count = count_samples(SteadyState(1.0, 60.0), falling)
     assert count > 200
     assert falling[count] < 0.0102
-    fed(rule, [0.01 * 1.01**index for index in range(2000)], chunk=5)
+    count_samples(rule, [0.01 * 1.01**index for index in range(2000)], chunk=5)
     assert not rule.reached
     assert 10.0 <= rule.spent < 15.0
 
 
 def test_warmup_that_is_steady_takes_a_second_and_ten_calls():
-    assert fed(SteadyState(1.0, 60.0), noisy(500, 0.01), chunk=10) == pytest.approx(100, abs=15)
-    assert fed(SteadyState(1.0, 60.0), [5.0] * 50, chunk=1) == 10
-    assert fed(SteadyState(1.0, 60.0), noisy(50, 0.01, middle=0.2), chunk=1) == pytest.approx(15, abs=1)
+    assert count_samples(SteadyState(1.0, 60.0), noisy(500, 0.01), chunk=10) == pytest.approx(100, abs=15)
+    assert count_samples(SteadyState(1.0, 60.0), [5.0] * 50, chunk=1) == 10
+    assert count_samples(SteadyState(1.0, 60.0), noisy(50, 0.01, middle=0.2), chunk=1) == pytest.approx(15, abs=1)
 
 
-@pytest.mark.parametrize(("chosen", "rule"), [
-    (warmup_rule(Budget(warmup=3)), FixedCount), (warmup_rule(Budget()), SteadyState),
-    (sampling_rule(Budget()), HalfWidth), (sampling_rule(Budget(iterations=5)), FixedCount),
-    (sampling_rule(Budget(seconds=1.0)), FixedTime),
-])  # fmt: skip
-def test_budgets_choose_their_rules(chosen, rule):
-    assert type(chosen) is rule
-
-
-# The inputs of calls, and what happens between two of them: seen from the runner.
+# The inputs of calls, and what happens between two calls
 
 
 CACHE = 1 << 20
 MODEL = Model("fake:demo", "demo", "fake", (TensorSpec("x", (1, 3, 64, 64)),))
 
 
-class Watched(FakeRunner):
-    """Notes which inputs it is called with and made ready for."""
-
-    seen: list[str]
-    feeds: list[Any]
+class LoggingRunner(FakeRunner):
+    """Notes its calls and their inputs."""
 
     def infer(self, feed):
-        self.seen.append("infer")
+        self.calls.append("infer")
         self.feeds.append(feed["x"])
         return feed
 
     def bind(self, feed):
-        self.seen.append("bind")
+        self.calls.append("bind")
 
 
 @pytest.fixture
@@ -247,8 +215,8 @@ def small_cache(monkeypatch):
 def feeding(folder, **how):
     case = Case(model="fake:demo", backend="fake", variant="steady", **how)
     preparation = Preparation(folder, folder)
-    runner = Watched(Fake.options(), case, preparation, 1)
-    runner.seen, runner.feeds = [], []
+    runner = LoggingRunner(Fake.options(), case, preparation, 1)
+    runner.calls, runner.feeds = [], []
     return runner, Feeding(runner, MODEL, case, make_inputs(MODEL, case.seed), preparation), preparation.facts
 
 
@@ -258,7 +226,7 @@ def test_rotating_inputs_are_larger_than_the_cache_and_ready_before_the_call(tmp
     facts = facts["rotating inputs"]
     assert facts["bytes"] >= series.TIMES_CACHE * CACHE
     HostClock().time(runner.infer, feeds.latency, facts["feeds"] + 1)
-    assert runner.seen[:4] == ["bind", "infer", "bind", "infer"]
+    assert runner.calls[:4] == ["bind", "infer", "bind", "infer"]
     assert runner.feeds[0] is runner.feeds[-1]
     assert len({feed.ctypes.data for feed in runner.feeds}) == facts["feeds"]
     assert not any((one == item).all() for one, item in itertools.pairwise(runner.feeds))
@@ -269,7 +237,7 @@ def test_the_cache_is_flushed_before_each_latency_sample_and_in_none(tmp_path, m
     order = []
     monkeypatch.setattr(series, "flusher", lambda *_: lambda: order.append("flush"))
     runner, feeds, facts = feeding(tmp_path, cold=True)
-    runner.seen = order
+    runner.calls = order
     HostClock().time(runner.infer, feeds.latency, 3)
     HostClock().window(runner.infer, feeds.throughput, 2)
     assert order == ["flush", "infer"] * 3 + ["infer"] * 2
@@ -278,7 +246,7 @@ def test_the_cache_is_flushed_before_each_latency_sample_and_in_none(tmp_path, m
 
 @pytest.fixture
 def caches(tmp_path, monkeypatch):
-    """Makes a cache of a CPU, as the system tells of it."""
+    """A function that adds a cache of a CPU to a fake system."""
     monkeypatch.setattr(series, "CPUS", tmp_path)
 
     def cache(cpu, level, size, shared):
@@ -290,15 +258,15 @@ def caches(tmp_path, monkeypatch):
     return cache
 
 
-def test_the_last_level_caches_are_counted_once_each(caches):
+def test_last_level_caches_are_counted_once(caches):
     for cpu in range(4):
         caches(cpu, 1, "48K", cpu)
         caches(cpu, 3, "32768K", "0-1" if cpu < 2 else "2-3")
-    assert cache_bytes("cpu") == 2 * 32 << 20
+    assert series.cache_bytes("cpu") == 2 * 32 << 20
 
 
 @pytest.mark.parametrize("size", ["", "many", "-1K"])
-def test_a_system_that_does_not_say_has_an_assumed_cache(tmp_path, caches, size):
+def test_a_system_without_a_cache_size_has_an_assumed_cache(tmp_path, caches, size):
     caches(0, 3, size, "0")
-    assert cache_bytes("cpu") == 0
+    assert series.cache_bytes("cpu") == 0
     assert feeding(tmp_path, cold=True)[2]["flushed_bytes"] == series.TIMES_CACHE * series.ASSUMED_CACHE
