@@ -1,7 +1,8 @@
-"""Two models small enough to compile in seconds, and what a test does with a backend."""
+"""Two models that compile in seconds, and steps of the tests of backends."""
 
 import copy
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -50,7 +51,7 @@ TWO_INPUTS = (TensorSpec("values", (1, 12)), TensorSpec("tokens", (1, 6), "int64
 
 
 def model(kind=Convolution, batch=1, format="module", path=None):
-    """A model of a kind, its weights from a seed; each call makes a new one, for runners change it in place."""
+    """Return a new model of a kind with weights from a seed; runners change it in place."""
     torch.manual_seed(0)
     module = kind().eval()
     specs = with_batch(TWO_INPUTS if kind is TwoInputs else CONVOLUTION, batch)
@@ -69,9 +70,8 @@ def arrays(model, seed=0):
 
 
 def eager(model, inputs):
-    """What the model's module gives for ``inputs`` in fp32 on the CPU, tensors flattened in order."""
+    """Return the outputs of the model's module in fp32 on the CPU, flattened in order."""
     module = copy.deepcopy(model.module)
-    assert module is not None
     with torch.inference_mode():
         outputs = module(*(torch.from_numpy(inputs[spec.name]) for spec in model.inputs))
     return [tensor.numpy() for tensor in _flat(outputs)]
@@ -87,8 +87,8 @@ def error(outputs, reference):
     """Relative L2 error, the worst output's."""
     assert [value.shape for value in outputs] == [value.shape for value in reference]
     return max(
-        float(np.linalg.norm(own.astype(np.float64) - right) / np.linalg.norm(right.astype(np.float64)))
-        for own, right in zip(outputs, reference, strict=True)
+        float(np.linalg.norm(output.astype(np.float64) - right) / np.linalg.norm(right.astype(np.float64)))
+        for output, right in zip(outputs, reference, strict=True)
     )
 
 
@@ -98,7 +98,6 @@ def backend(label):
 
 
 def case(label, **more):
-    """A case of a backend and variant."""
     name, _, variant = label.partition(":")
     return Case(model="small", backend=name, variant=variant, **more)
 
@@ -108,11 +107,11 @@ def allowed(label, precision="fp32", **options):
     return backend(label).tolerance(case(label, device="cuda", precision=precision, options=options))
 
 
-def stays_right(runner, model, tolerance):
-    """Agreement, repeated calls, another feed, entering twice, and outputs that are the caller's own."""
+def stays_right(runner, model, tolerance, entries=2):
+    """Check agreement over repeated calls, another feed and several entries, and that outputs are not overwritten."""
     inputs, others = arrays(model), arrays(model, seed=1)
     expected, other = eager(model, inputs), eager(model, others)
-    for _ in range(2):
+    for _ in range(entries):
         with runner:
             feed, second = runner.place(arrays(model)), runner.place(arrays(model, seed=1))
             for array in inputs.values():  # a feed keeps what it was made from
@@ -130,17 +129,17 @@ def stays_right(runner, model, tolerance):
 
 
 def flattens(runner, model, tolerance):
-    """The outputs of ``TwoInputs`` are flattened in order, whole numbers as they are."""
+    """Check that the outputs of ``TwoInputs`` are flattened in order, and integers keep their type."""
     inputs = arrays(model)
     expected = eager(model, inputs)
     with runner:
-        got = runner.collect(runner.infer(runner.place(inputs)))
+        got = outputs_of(runner, inputs)
     assert [value.shape for value in got] == [(3, 6), (3, 6, 16), (3, 16), (3, 6)]
     assert error(got, expected) < tolerance
     assert got[3].dtype == np.int64
 
 
-def found(format):
+def info(format):
     return ModelInfo(spec=f"{format}:small", name="small", format=format)
 
 
@@ -152,7 +151,7 @@ def as_program(model):
 
 
 def unsupported(words, act, *arguments, **named):
-    """The error of a call that is refused as what is not supported, in whose message this pattern is found."""
+    """Return the error of a call that is refused as unsupported, with a message of this pattern."""
     error = refusal(words, act, *arguments, **named)
     assert isinstance(error, Unsupported)
     return error
@@ -160,7 +159,7 @@ def unsupported(words, act, *arguments, **named):
 
 def skip_unless_runs(case, format):
     """Return the case's backend; skips the test where this machine lacks what it needs."""
-    refusal = backend(case.backend).capabilities().refusal(case, found(format))
+    refusal = backend(case.backend).capabilities().refusal(case, info(format))
     if refusal:
         pytest.skip(str(refusal))
     return backend(case.backend)
@@ -172,16 +171,21 @@ def preparation(folder):
     return Preparation(folder / "case", folder / "cache")
 
 
+def outputs_of(runner, inputs):
+    """Return the outputs of one call of an entered runner."""
+    outputs = runner.infer(runner.place(inputs))
+    runner.synchronize()
+    return runner.collect(outputs)
+
+
 def run(model, case, preparation, inputs):
-    """Prepares, enters, places, infers once and collects."""
+    """Return the outputs of one call."""
     with backend(case.backend).prepare(model, case, preparation) as runner:
-        outputs = runner.infer(runner.place(inputs))
-        runner.synchronize()
-        return runner.collect(outputs)
+        return outputs_of(runner, inputs)
 
 
 def exported(path, module, *shape, free=False, **more):
-    """An ONNX file of a module with the input ``image``; its batch is ``free`` to be any."""
+    """Export a module with the input ``image`` to ONNX; its batch may be ``free``."""
     sizes = {"dynamic_shapes": ({0: "batch"},)} if free else {}
     words = {"input_names": ["image"], "dynamo": True, "verbose": False, **sizes, **more}
     torch.onnx.export(module.eval(), (torch.zeros(shape),), path, **words)
@@ -189,21 +193,21 @@ def exported(path, module, *shape, free=False, **more):
 
 
 def agrees(model, case, preparation, reference=None):
-    """The outputs are those of the ``reference``, the model itself if it has a module that tells."""
+    """Check the outputs against those of ``reference``, or of the model itself."""
     inputs = arrays(model)
     expected = eager(reference or model, inputs)
     assert error(run(model, case, preparation, inputs), expected) < TOLERANCES[case.precision]
 
 
-# ONNX files that are quantized, with QuantizeLinear and DequantizeLinear nodes, made by ONNX Runtime.
+# Quantized ONNX files with QuantizeLinear and DequantizeLinear nodes, made by ONNX Runtime
 
 QUANTIZES = tuple(map(int, onnxruntime.__version__.split(".")[:2]))
 
 
 def quantized_file(folder, kind, layers, *, leaving=0):
-    """A small graph quantized to ``int8`` or ``fp8``, of ``linear`` layers (input 4x32) or a ``convolution``.
+    """Save a graph in ``int8`` or ``fp8``, of ``linear`` layers (input 4x32) or a ``convolution``.
 
-    The last so many products are left as they are.
+    The last ``leaving`` products stay in fp32.
     """
     from onnxruntime.quantization import CalibrationMethod, QuantFormat, QuantType, quantize_static
 
@@ -216,25 +220,16 @@ def quantized_file(folder, kind, layers, *, leaving=0):
     exported(folder / "float.onnx", module, *shape, external_data=False)
     if kind == "fp8" and not hasattr(onnx.numpy_helper, "float8e4m3_to_float32") and QUANTIZES < (1, 24):
         pytest.skip("ONNX Runtime 1.23 quantizes to FP8 by a function that newer ONNX does not have")
+    random = np.random.default_rng(0)
+    feeds = iter([{"image": random.standard_normal(shape, dtype=np.float32)} for _ in range(4)])
+    reader = SimpleNamespace(get_next=lambda: next(feeds, None))
     type = QuantType.QInt8 if kind == "int8" else QuantType.QFLOAT8E4M3FN
     nodes = onnx.load(folder / "float.onnx").graph.node
     products = [node.name for node in nodes if node.op_type in ("Conv", "Gemm", "MatMul")]
     quantize_static(
-        folder / "float.onnx", folder / f"{kind}.onnx", Reader(shape), quant_format=QuantFormat.QDQ,
-        activation_type=type, weight_type=type,
-        nodes_to_exclude=products[len(products) - leaving :],
+        folder / "float.onnx", folder / f"{kind}.onnx", reader, quant_format=QuantFormat.QDQ,
+        activation_type=type, weight_type=type, nodes_to_exclude=products[len(products) - leaving :],
         calibrate_method=CalibrationMethod.MinMax if kind == "int8" else CalibrationMethod.Distribution,
         extra_options={"ActivationSymmetric": True, "WeightSymmetric": True, "QuantizeBias": False},
     )  # fmt: skip
     return folder / f"{kind}.onnx"
-
-
-class Reader:
-    """Calibration data: a few random images."""
-
-    def __init__(self, shape):
-        random = np.random.default_rng(0)
-        self.left = [{"image": random.standard_normal(shape, dtype=np.float32)} for _ in range(4)]
-
-    def get_next(self):
-        return self.left.pop() if self.left else None

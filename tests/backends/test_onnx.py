@@ -1,32 +1,24 @@
-"""What the backends that read ONNX have beyond the contract: export, ONNX files, providers, precisions."""
+"""Backends that read ONNX, beyond the contract: export, ONNX files, providers, precisions."""
 
 import dataclasses
-import json
 from pathlib import Path
 from types import SimpleNamespace
 
-import msgspec
 import onnxruntime
 import pytest
 import torch
 from msgspec import structs
 from torch import nn
 
-from inferlens.backends.base import TOLERANCES
-from inferlens.backends.onnx.graph import check_shapes, onnx_file, read_nodes
+from inferlens.backends.onnx.graph import check_shapes, onnx_file
 from inferlens.backends.onnxruntime.backend import OnnxRuntimeOptions
-from inferlens.backends.onnxruntime.profile import OPTIMISED, ProfileEvent, enable_profile, last_runs
-from inferlens.backends.onnxruntime.runner import PROVIDERS, CpuRunner, CudaRunner, match_kernels, provider_list
-from inferlens.backends.profiling.kernels import sources_by_match
-from inferlens.backends.profiling.runs import read_runs
+from inferlens.backends.onnxruntime.runner import PROVIDERS, CpuRunner, CudaRunner, provider_list
 from inferlens.backends.tensorrt.backend import TensorRT
 from inferlens.errors import Unsupported
 from inferlens.models.files import onnx_file_precision
 from inferlens.models.model import Model
 from inferlens.spec.case import TensorSpec, with_batch
-from inferlens.trace.read import read_trace
 from tests.backends import small
-from tests.backends.profiling.samples import Attention, model, prepared
 from tests.backends.small import quantized_file, unsupported
 
 CPU, OPENVINO = "onnxruntime:cpu", "openvino:cpu"
@@ -77,14 +69,11 @@ def test_free_dimensions_fit_any_size_and_names_must_match():
     unsupported("made for image=N", check_shapes, [("image", ["N"])], specs)
 
 
-@pytest.mark.parametrize(
-    ("options", "warnings"),
-    [
-        ({}, 0), ({"graph_optimization": "disable", "tf32": True, "cudnn_conv_algo_search": "DEFAULT"}, 2),
-        ({"prefer_nhwc": True, "fuse_conv_bias": True}, 2),
-        ({"graph_optimization": "extended", "execution_mode": "parallel", "inter_op_threads": 2}, 0),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("options", "warnings"), [
+    ({}, 0), ({"graph_optimization": "disable", "tf32": True, "cudnn_conv_algo_search": "DEFAULT"}, 2),
+    ({"prefer_nhwc": True, "fuse_conv_bias": True}, 2),
+    ({"graph_optimization": "extended", "execution_mode": "parallel", "inter_op_threads": 2}, 0),
+])  # fmt: skip
 def test_an_onnx_file_runs_as_it_is(options, warnings, file, preparation):
     small.agrees(_onnx(file), small.case(CPU, options=options), preparation, small.model())
     assert [warning.code for warning in preparation.warnings] == ["no-effect"] * warnings
@@ -92,14 +81,13 @@ def test_an_onnx_file_runs_as_it_is(options, warnings, file, preparation):
     assert [phase.name for phase in preparation.phases] == ["build"]
 
 
-def _turned(label):
-    """Every knob of a backend for fp32 on the CPU, each alone at each of its values."""
-    knobs = [knob for knob in small.backend(label).knobs if knob.fits(small.case(label))]
-    return [(label, {knob.name: value}) for knob in knobs for value in knob.values]
-
-
-@pytest.mark.parametrize(("label", "options"), [*_turned(CPU), *_turned(OPENVINO)], ids=str)
-def test_outputs_are_right_with_whatever_is_worth_trying(label, options, file, preparation):
+@pytest.mark.parametrize(("label", "options"), [
+    (label, {knob.name: value})
+    for label in (CPU, OPENVINO)
+    for knob in small.backend(label).knobs if knob.fits(small.case(label))
+    for value in knob.values
+], ids=str)  # fmt: skip
+def test_outputs_are_right_with_each_value_of_each_knob(label, options, file, preparation):
     small.agrees(_onnx(file), small.case(label, options=options), preparation, small.model())
     harmless = "The option enable_hyper_threading does nothing on this CPU."
     assert {warning.message for warning in preparation.warnings} <= {harmless}
@@ -115,7 +103,7 @@ def test_options_reach_onnx_runtime(on, file, preparation):
         assert (settings.enable_cpu_mem_arena, pools) == (on, [str(int(on))] * 2)
 
 
-def test_every_option_but_those_of_the_file_reaches_the_exported_script():
+def test_all_options_except_those_of_the_file_reach_the_exported_script():
     others = {
         "graph_optimization": "basic", "execution_mode": "parallel", "inter_op_threads": 3, "tf32": True,
         "cudnn_conv_algo_search": "DEFAULT", "fuse_conv_bias": True, "prefer_nhwc": True, "cuda_graph": True,
@@ -132,8 +120,8 @@ def test_every_option_but_those_of_the_file_reaches_the_exported_script():
     assert [name for name, value in others.items() if code(options={name: value}) == usual] == []
 
 
-def test_options_of_a_provider_that_runs_no_node_do_nothing(file, preparation):
-    """With what ONNX Runtime tells of a graph that TensorRT has taken whole."""
+def test_options_of_a_provider_without_nodes_do_nothing(file, preparation):
+    """ONNX Runtime reports that TensorRT took the whole graph."""
     part = SimpleNamespace(ep_name="TensorrtExecutionProvider", get_nodes=lambda: [SimpleNamespace(op_type="Conv")])
     options = OnnxRuntimeOptions(prefer_nhwc=True, allow_spinning=False, cuda_graph=True)
     case = small.case("onnxruntime:tensorrt", device="cuda")
@@ -146,8 +134,8 @@ def test_options_of_a_provider_that_runs_no_node_do_nothing(file, preparation):
     ]
 
 
-def test_a_provider_that_gives_way_is_refused(file, preparation):
-    """Not on a machine that has this provider: ONNX Runtime then drops it with a warning, and runs on the CPU."""
+def test_a_fallback_to_the_cpu_is_refused(file, preparation):
+    """Without this provider ONNX Runtime drops it with a warning, and runs on the CPU."""
     if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
         pytest.skip("this ONNX Runtime has CUDA")
     arguments = PROVIDERS["cuda"], _onnx(file), small.case("onnxruntime:cuda"), preparation, OnnxRuntimeOptions()
@@ -183,9 +171,7 @@ def test_an_input_that_is_never_used(preparation):
 
     specs = (*small.CONVOLUTION, TensorSpec("other", (1, 4)))
     model = Model("ignoring", "ignoring", "module", specs, module=Ignoring().eval())
-    inputs = small.arrays(model)
-    got = small.run(model, small.case(CPU), preparation, inputs)
-    assert small.error(got, [inputs["image"] + 1]) < TOLERANCES["fp32"]
+    small.agrees(model, small.case(CPU), preparation)
 
 
 @pytest.mark.parametrize("label", [CPU, OPENVINO])
@@ -200,14 +186,14 @@ def test_options_of_openvino_are_honoured(options, streams, preparation):
     assert (preparation.facts["streams"], preparation.facts["inference_precision"]) == (streams, "f32")
 
 
-@pytest.mark.parametrize("name", ["enable_cpu_pinning", "enable_hyper_threading"])
-@pytest.mark.parametrize("asked", [True, False])
-def test_what_openvino_makes_of_a_switch_is_a_fact(name, asked, file, preparation):
+@pytest.mark.parametrize("on", [True, False])
+def test_the_effect_of_a_switch_of_openvino_is_a_fact(on, file, preparation):
     """A machine may have no hyper-threads, or not let threads be tied to cores."""
-    small.agrees(_onnx(file), small.case(OPENVINO, options={name: asked}), preparation, small.model())
-    refused = preparation.facts[name] != asked
+    options = {"enable_cpu_pinning": on, "enable_hyper_threading": on}
+    small.agrees(_onnx(file), small.case(OPENVINO, options=options), preparation, small.model())
+    refused = sum(preparation.facts[name] != on for name in options)
     assert [warning.code for warning in preparation.warnings] == ["no-effect"] * refused
-    assert asked or not refused
+    assert on or not refused
 
 
 def test_free_dimensions_of_a_file_get_the_sizes_of_the_case(tmp_path, preparation):
@@ -217,13 +203,13 @@ def test_free_dimensions_of_a_file_get_the_sizes_of_the_case(tmp_path, preparati
     small.agrees(file, small.case(OPENVINO, batch=3), preparation, model)
 
 
-def test_a_quantized_file_runs_as_what_it_is(tmp_path):
+def test_a_quantized_file_runs_only_in_its_precision(tmp_path):
     file = quantized_file(tmp_path, "int8", "linear")
     model = Model("onnx:int8", "int8", "onnx", (TensorSpec("image", (4, 32)),), path=file)
     backend, preparation, case = small.backend(OPENVINO), small.preparation(tmp_path), small.case(OPENVINO, batch=None)
     unsupported("is in int8, and it is run as it is", backend.prepare, model, case, preparation)
     case = structs.replace(case, precision="int8")
-    if backend.capabilities().refusal(case, structs.replace(small.found("onnx"), precision="int8")) is None:
+    if backend.capabilities().refusal(case, structs.replace(small.info("onnx"), precision="int8")) is None:
         assert backend.prepare(model, case, preparation)  # a CPU may have no int8 arithmetic
 
 
@@ -232,14 +218,6 @@ class Choosing(nn.Module):
 
     def forward(self, image):
         return torch.relu(image) if image.sum() > 0 else image * 2
-
-
-class Counting(nn.Module):
-    """A size that depends on a value."""
-
-    def forward(self, image):
-        count = int(image.square().sum().item())
-        return image[:count] if count > 0 else image
 
 
 class Decomposing(nn.Module):
@@ -254,99 +232,30 @@ class Refusing(nn.Module):
         raise ValueError("this model cannot be called")
 
 
-@pytest.mark.parametrize("kind", [Choosing, Counting])
-def test_where_the_older_exporter_steps_in_the_reason_is_said(kind, preparation):
-    model = small.model(kind)
-    inputs = small.arrays(model)
-    expected, got = small.eager(model, inputs), small.run(model, small.case(CPU), preparation, inputs)
-    assert kind is Counting or small.error(got, expected) < TOLERANCES["fp32"]
+def test_the_reason_for_the_older_exporter_is_a_warning(preparation):
+    small.agrees(small.model(Choosing), small.case(CPU), preparation)
     (warning,) = preparation.warnings
     assert (warning.code, preparation.facts["onnx_exporter"]) == ("export-fallback", "TorchScript")
     assert "depends on values of a tensor" in warning.message
 
 
-@pytest.mark.parametrize(
-    ("kind", "why"),
-    [
-        (Refusing, r"cannot be exported to ONNX: ValueError: this model cannot be called \(tracing: "),
-        (Decomposing, r"No ONNX function found for .*linalg_svd"),
-    ],
-)
-def test_what_both_exporters_stumble_over_is_said(kind, why, preparation):
+@pytest.mark.parametrize(("kind", "why"), [
+    (Refusing, r"cannot be exported to ONNX: ValueError: this model cannot be called \(tracing: "),
+    (Decomposing, r"No ONNX function found for .*linalg_svd"),
+])  # fmt: skip
+def test_a_failure_of_both_exporters_has_a_reason(kind, why, preparation):
     raised = unsupported(why, onnx_file, small.model(kind), small.case("onnxruntime:cpu"), preparation, "fp32")
     assert "This is step" not in raised.what
 
 
 def test_the_reason_stays_when_the_engine_is_cached(preparation, tmp_path):
     pytest.importorskip("tensorrt_rtx")
-    said = []
+    messages = []
     for cached in (False, True):
         model = small.model(Choosing)
         case = small.case("tensorrt:rtx", device="cuda", options={"compute_capability": "8.9"})
         assert TensorRT().build(model, case, preparation, tmp_path / "made.engine").cached == cached
-        said.append([warning.message for warning in preparation.warnings])
+        messages.append([warning.message for warning in preparation.warnings])
         preparation.warnings.clear()
-    assert said[0] == said[1]
-    assert "depends on values" in said[0][0]
-
-
-# Kernels are of the node of ONNX Runtime that was running when they were launched.
-
-BASE = 1_700_000_000_000_000_000  # of the trace, nanoseconds since 1970
-LATER = 5_000_000_000  # the profile began so long after that
-THREAD = {"pid": 3, "tid": 4, "ph": "X"}
-
-
-def trace_of(events, late=1.5):
-    """What torch.profiler would write of the last run: each node launches two kernels and a copy within its time."""
-    ((_, nodes),) = last_runs(events, 1)
-    offset = LATER / 1e3
-    begin, end = offset + nodes[0].ts - 50, offset + nodes[-1].end + 50
-    written = [{**THREAD, "cat": "user_annotation", "name": "inferlens run", "ts": begin, "dur": end - begin}]
-    for place, node in enumerate(nodes):
-        for number, kind in enumerate(("kernel", "kernel", "gpu_memcpy")):
-            arguments = {"correlation": 1 + place * 3 + number}
-            launch = {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": offset + node.ts + late, "dur": 0.1}
-            written.append({**THREAD, **launch, "args": arguments})
-            name, moment = f"{node.args.op_name}_{number}", end - 40 + place + number / 9
-            ran = {"cat": kind, "name": name, "ts": moment, "dur": 0.1}
-            shape = {"device": 0, "stream": 7, "grid": [1, 1, 1], "block": [32, 1, 1]}
-            written.append({**THREAD, **ran, "pid": 0, "tid": 7, "args": arguments | shape})
-    return json.dumps({"baseTimeNanoseconds": BASE, "traceEvents": written}).encode()
-
-
-@pytest.fixture(scope="module")
-def profiled(tmp_path_factory):
-    """The kernels of a small model, run and profiled on the CPU, by clocks that differ by so many nanoseconds."""
-    folder = tmp_path_factory.mktemp("profiled")
-    network = model(Attention)
-    preparation = prepared(folder)
-    with small.backend("onnxruntime:cpu").prepare(network, small.case("onnxruntime:cpu"), preparation):
-        path = preparation.folder / "model.onnx"
-    options = onnxruntime.SessionOptions()
-    enable_profile(options, folder)
-    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    for _ in range(2):
-        session.run(None, small.arrays(network))
-    events = msgspec.json.decode(Path(session.end_profiling()).read_bytes(), type=list[ProfileEvent])
-    (run,) = read_runs(read_trace(trace_of(events)))
-    graphs = read_nodes(path), read_nodes(folder / OPTIMISED)
-    return lambda item: match_kernels(run, events, BASE + LATER + item, *graphs)
-
-
-def test_a_kernel_is_of_the_node_that_was_running_at_its_launch_also_in_a_replay(profiled):
-    matched = profiled(0)
-    assert len(matched.kernels) == 3 * len(matched.layers)
-    kinds = {layer.name: layer.kind for layer in matched.layers}
-    assert len(kinds) > 5
-    assert all(kernel.name.rpartition("_")[0] == kinds[origin.layer] for kernel, origin in matched.kernels)
-    assert {"stem", "block"} <= {module for _, origin in matched.kernels for module in origin.modules}
-    replayed = sources_by_match([kernel for kernel, _ in matched.kernels], matched)
-    assert list(replayed.origins) == [origin for _, origin in matched.kernels]
-
-
-@pytest.mark.parametrize("apart", [-1_000_000_000, 1_000_000_000])
-def test_clocks_that_differ_are_said(apart, profiled):
-    matched_kernels = profiled(apart)
-    assert not matched_kernels.kernels
-    assert "clocks" in sources_by_match([], matched_kernels).absent["modules"]
+    assert messages[0] == messages[1]
+    assert "depends on values" in messages[0][0]

@@ -1,8 +1,6 @@
-"""What needs an NVIDIA GPU is skipped without one."""
+"""Tests that need an NVIDIA GPU are skipped without one."""
 
 import pytest
-
-from inferlens.backends.base import Preparation
 
 try:
     import torch
@@ -19,5 +17,6 @@ def on_a_gpu():
 
 @pytest.fixture
 def preparation(tmp_path):
-    (tmp_path / "case").mkdir()
-    return Preparation(tmp_path / "case", tmp_path / "cache")
+    from tests.backends import small
+
+    return small.preparation(tmp_path)

@@ -5,7 +5,6 @@ import dataclasses
 import gc
 import itertools
 from contextlib import ExitStack
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -19,7 +18,6 @@ from inferlens.models.model import Model
 from inferlens.spec.case import TensorSpec
 from tests.backends import small
 
-Options = dict[str, Any]
 # Backend and options. All of them are tried in every precision.
 RUNS = [
     ("pytorch", {}), ("pytorch", {"cuda_graph": True}), ("pytorch", {"channels_last": True, "cudnn_benchmark": True}),
@@ -78,9 +76,7 @@ def test_runners_of_several_sizes_take_turns(label, options, tmp_path):
         }
         for seed, batch in enumerate([1, 2, 4] * 20):
             inputs = small.arrays(models[batch], seed)
-            outputs = runners[batch].infer(runners[batch].place(inputs))
-            runners[batch].synchronize()
-            got = runners[batch].collect(outputs)
+            got = small.outputs_of(runners[batch], inputs)
             assert small.error(got, small.eager(reference, inputs)) < small.allowed(label)
 
 
@@ -99,9 +95,7 @@ def test_lower_precisions_agree_or_are_refused(label, options, precision, prepar
     expected = small.eager(model, inputs)
     try:
         with prepared(label, options, model, preparation, precision) as runner:
-            outputs = runner.infer(runner.place(inputs))
-            runner.synchronize()
-            got = runner.collect(outputs)
+            got = small.outputs_of(runner, inputs)
     except Unsupported as refusal:
         assert ": " in refusal.what, "refused without a reason"  # noqa: PT017
         return
@@ -114,9 +108,8 @@ def test_autocast(label, preparation):
     inputs = small.arrays(model)
     expected = small.eager(model, inputs)
     with prepared(label, {"autocast": True}, model, preparation, "fp16") as runner:
-        assert model.module is not None
         assert {parameter.dtype for parameter in model.module.parameters()} == {torch.float32}
-        got = runner.collect(runner.infer(runner.place(inputs)))
+        got = small.outputs_of(runner, inputs)
     assert 0 < small.error(got, expected) < TOLERANCES["fp16"]
 
 
@@ -157,7 +150,7 @@ def test_fp32_is_fp32_unless_tf32_is_asked_for(label, tf32, preparation):
         doubles = [torch.from_numpy(inputs[spec.name]).double() for spec in model.inputs]
         expected = [tensor.numpy() for tensor in copy.deepcopy(model.module).double()(*doubles)]
     with prepared(label, {"tf32": tf32}, model, preparation) as runner:
-        got = runner.collect(runner.infer(runner.place(inputs)))
+        got = small.outputs_of(runner, inputs)
     error = small.error(got, expected)
     assert error < (TOLERANCES["tf32"] if tf32 else 2e-5)  # cuDNN may take Winograd's way in fp32
     if tf32 and torch.cuda.get_device_capability() >= (8, 0):
@@ -182,14 +175,6 @@ def test_device_memory_is_given_back(label, options, preparation):
         torch._C._cuda_clearCublasWorkspaces()  # cuBLAS keeps one for each stream it ever ran on
         left.append(torch.cuda.memory_allocated())
     assert left[2] - left[0] < 2**20  # frozen TorchScript was seen to keep a little each time; why was not found
-
-
-def test_what_libraries_tell(preparation):
-    with prepared("torch_compile:reduce-overhead", {}, small.model(), preparation):
-        assert preparation.facts["graphs"] == 1
-    assert not preparation.warnings, "compiled graphs are CUDA graphs"
-    with prepared("onnxruntime:cuda", {}, small.model(), preparation):
-        assert preparation.facts["nodes_by_provider"]["CUDAExecutionProvider"] >= 3
 
 
 def test_options_reach_the_cuda_provider(preparation):

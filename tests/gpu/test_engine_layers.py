@@ -17,12 +17,10 @@ def profiled(backend, folder, **words):
         **words,
     )  # fmt: skip
     assert profile.status == "ok", profile.reason
-    assert profile.layers is not None
     return profile
 
 
 def attributed(profile):
-    assert profile.layers is not None
     every = profile.layers.layers
     return sum(sum(layer.times) for layer in every if layer.modules) / sum(sum(layer.times) for layer in every)
 
@@ -37,7 +35,6 @@ def attributed(profile):
 ], ids=str)  # fmt: skip
 def test_layers_are_timed_in_every_run(backend, least, options, tmp_path):
     profile = profiled(backend, tmp_path, option=list(options))
-    assert profile.layers is not None
     timed = [layer for layer in profile.layers.layers if layer.times]
     assert all(len(layer.times) == 20 for layer in timed)
     assert len(timed) > 15

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import inferlens
-from inferlens.backends.base import Absence, KernelTracer, LayerProfiler, Preparation
+from inferlens.backends.base import Absence, KernelTracer, Preparation
 from inferlens.backends.profiling import kernels as kernel_runs
 from inferlens.backends.tensorrt.library import find_flavour
 from inferlens.models.model import Model
@@ -30,12 +30,14 @@ SKEW = 100e-6  # seconds: the GPU's clock is fitted to the host's
 
 
 def vision(name="resnet18", batch=1):
-    """A model of torchvision's with weights drawn anew."""
-    torchvision = pytest.importorskip("torchvision")
+    """Return a model of torchvision or timm with weights from a seed."""
     torch.manual_seed(0)
     spec = TensorSpec("image", (batch, 3, 224, 224))
-    module = getattr(torchvision.models, name)(weights=None).eval()
-    return Model(f"torchvision:{name}", name, "module", (spec,), module=module)
+    if name == "convnext_tiny":
+        module = pytest.importorskip("timm").create_model(name, pretrained=False)
+    else:
+        module = getattr(pytest.importorskip("torchvision").models, name)(weights=None)
+    return Model(name, name, "module", (spec,), module=module.eval())
 
 
 def entered(label, model, folder, precision="fp16", **options):
@@ -79,16 +81,13 @@ def check(kernels):
             continue
         assert kernel.grid
         assert kernel.block
-        assert kernel.registers is not None
         assert kernel.occupancy is not None, "the formula knows this GPU"
-        assert kernel.achieved is not None
         assert 0 < kernel.achieved <= kernel.occupancy <= 1
 
 
 def layers_of(label, network, folder, precision="fp32", **options):
     case = small.case(label, device="cuda", precision=precision, options=options)
     with small.backend(label).prepare(network, case, layered.prepared(folder)) as runner:
-        assert isinstance(runner, LayerProfiler)
         feed = runner.place(small.arrays(network))
         for _ in range(5):
             runner.infer(feed)
@@ -99,10 +98,6 @@ def layers_of(label, network, folder, precision="fp32", **options):
     return layers
 
 
-def known(layers):
-    return layered.seconds([layer for layer in layers.layers if layer.modules]) / layered.seconds(list(layers.layers))
-
-
 def seconds(kernels, *, known=False):
     """What kernels took in all runs; ``known``: those of known modules."""
     return sum(sum(kernel.times) for kernel in kernels.kernels if kernel.modules or not known)
@@ -110,7 +105,6 @@ def seconds(kernels, *, known=False):
 
 def attributed(model, kernels, least):
     """So much of the kernels' time is of known modules, which there are; what is not is shown where that fails."""
-    assert model.module is not None
     share = seconds(kernels, known=True) / seconds(kernels)
     lost = [kernel for kernel in kernels.kernels if not kernel.modules]
     unknown = [(kernel.name, kernel.calls, kernel.layer, kernel.operator) for kernel in lost]
@@ -122,7 +116,6 @@ def attributed(model, kernels, least):
 
 def test_kernels_of_eager_pytorch_have_their_modules(tmp_path):
     model = vision()
-    assert model.module is not None
     paths = {path for path, _ in model.module.named_modules()}
     kernels = profiled("pytorch", model, tmp_path)
     assert seconds(kernels, known=True) >= 0.95 * seconds(kernels)
@@ -251,7 +244,7 @@ def test_kernels_and_layers_of_onnxruntime(options, name, tmp_path):
     assert (kernels.launches == 1) == ("cuda_graph" in options)
     attributed(model, kernels, 0.95)
     layers = layers_of("onnxruntime:cuda", vision(name), tmp_path, "fp16", **options)
-    assert known(layers) >= 0.95, layers.absent
+    assert layered.known_share(layers) >= 0.95, layers.absent
     placed = {kernel.layer for kernel in kernels.kernels if kernel.layer}
     names = {layer.name for layer in layers.layers if layer.modules or layer.details.get("inserted")}
     assert placed <= names
@@ -281,7 +274,7 @@ def test_the_table_of_modules_is_of_the_kernels_of_every_way(tmp_path):
 
 @pytest.mark.parametrize("label", ["pytorch", *INDUCTOR, TRACE, SCRIPT])
 def test_costs_are_where_the_work_is(label, tmp_path):
-    layers = layers_of(label, layered.model(layered.Costly, 8, 64, 112, 112), tmp_path)
+    layers = layers_of(label, layered.model(layered.costly, 8, 64, 112, 112), tmp_path)
     first, second = layered.seconds(layered.of(layers, "first")), layered.seconds(layered.of(layers, "second"))
     assert second > 2 * first, layers
     assert layered.total(layers, 0) > 0.3 * min(layers.whole), layers
@@ -306,14 +299,6 @@ def test_fused_kernels_name_all_their_modules(label, tmp_path):
     assert layered.of(layers, "last"), layers
 
 
-def timm_model(name, batch):
-    """A model of timm's with weights drawn anew."""
-    timm = pytest.importorskip("timm")
-    torch.manual_seed(0)
-    spec = TensorSpec("image", (batch, 3, 224, 224))
-    return Model(f"timm:{name}", name, "module", (spec,), module=timm.create_model(name, pretrained=False).eval())
-
-
 @pytest.mark.alone
 @pytest.mark.parametrize("name", ["resnet18", "convnext_tiny"])
 @pytest.mark.parametrize(("label", "options"), [
@@ -322,9 +307,8 @@ def timm_model(name, batch):
 ], ids=str)  # fmt: skip
 def test_layers_of_a_replay_have_modules_and_its_time(label, options, name, tmp_path):
     """What the layers add up to is what the GPU takes for calls that are not profiled, back to back."""
-    network = vision(name, 8) if name == "resnet18" else timm_model(name, 8)
+    network = vision(name, 8)
     with entered(label, network, tmp_path, **options) as runner:
-        assert isinstance(runner, LayerProfiler)
         feed = runner.place(small.arrays(network))
         for _ in range(5):
             runner.infer(feed)
@@ -339,11 +323,9 @@ def test_layers_of_a_replay_have_modules_and_its_time(label, options, name, tmp_
         unprofiled = begin.elapsed_time(end) / 50 / 1e3
     sums = [sum(layer.times[run] for layer in layers.layers) for run in range(RUNS)]
     unknown = [(layer.name, sum(layer.times)) for layer in layers.layers if not layer.modules and any(layer.times)]
-    print(
-        f"{name} {label} {options}: in modules {known(layers):.4f}; layers {np.median(sums) * 1e3:.4f} ms, unprofiled"
-    )
-    print(f"{unprofiled * 1e3:.4f} ms, profiled call {np.median(layers.whole) * 1e3:.4f} ms; {unknown} {layers.absent}")
-    assert known(layers) >= 0.95, (unknown, layers.absent)
+    times = [f"{np.median(item) * 1e3:.4f} ms" for item in (sums, unprofiled, layers.whole)]
+    print(f"{name} {label} {options}: layers, unprofiled and profiled call {times}; {unknown} {layers.absent}")
+    assert layered.known_share(layers) >= 0.95, (unknown, layers.absent)
     assert np.median(sums) <= 1.2 * unprofiled
     assert (label == "pytorch" and not options) or np.median(sums) >= 0.6 * unprofiled
 

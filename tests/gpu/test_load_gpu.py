@@ -15,7 +15,6 @@ def loaded(output, backend, option="", **words):
     load_test("resnet18", {**way, **own, **words}, Observer(), records)
     (record,) = records
     assert record.status == "ok", record.reason
-    assert record.agreement is not None
     assert record.agreement.agrees, record.agreement
     assert record.mixed_up == 0
     return record
@@ -25,9 +24,7 @@ def test_a_record_has_the_use_and_the_energy_of_the_gpu(tmp_path):
     record = loaded(tmp_path, "pytorch", "pytorch.cuda_graph=true", rate=("200",))
     (run,) = record.runs
     assert run.throughput == pytest.approx(200, rel=0.1)
-    assert run.gpu is not None
     assert 0 < run.gpu <= 1
-    assert run.energy is not None
     assert run.energy.joules is None or 0.1 < run.energy.joules < 5, run.energy
 
 

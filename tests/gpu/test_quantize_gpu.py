@@ -68,7 +68,6 @@ def test_each_way_is_right_or_says_why_not(label, layers, kind, tmp_path):
         assert "17 rows" in record.reason
         return
     assert record.status == "ok", f"{record.reason}\n{record.output_tail}"
-    assert record.agreement
     share = record.facts["quantized_share"]
     assert share < 0.5 if (label, layers) == ("torch_compile", "convolution") else share > 0.5
     assert [phase.name for phase in record.phases].count("quantize") == 1
@@ -86,7 +85,6 @@ def test_torchao_needs_no_data(scales, tmp_path):
         quick=True, option=f"torch_compile.fp8_scales={scales}", iterations=20, warmup=5, output=str(tmp_path),
     )  # fmt: skip
     assert record.status == "ok", f"{record.reason}\n{record.output_tail}"
-    assert record.agreement
     assert 0 < (record.agreement.rel_l2 or 0) < RIGHT["fp8"]
 
 

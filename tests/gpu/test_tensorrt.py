@@ -13,11 +13,8 @@ import torch
 
 import inferlens
 from inferlens.backends.base import Absence, Preparation
-from inferlens.backends.onnx.graph import onnx_file
 from inferlens.backends.pytorch.runner import HostIoRunner
-from inferlens.backends.tensorrt.engine import EngineJob, cached_engine
-from inferlens.backends.tensorrt.library import TensorRTOptions, current_gpu, find_flavour, load_flavour
-from inferlens.backends.tensorrt.runner import BoundContext, Engine
+from inferlens.backends.tensorrt.library import find_flavour
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.spec.case import TensorSpec
 from tests.backends import small
@@ -42,15 +39,10 @@ def prepared(label, model, preparation, precision="fp32", **options):
     return small.backend(label).prepare(model, case, preparation)
 
 
-def outputs(runner, inputs):
-    found = runner.infer(runner.place(inputs))
-    runner.synchronize()
-    return runner.collect(found)
-
-
 def agrees(runner, label, model, **options):
     inputs = small.arrays(model)
-    assert small.error(outputs(runner, inputs), small.eager(small.model(), inputs)) < small.allowed(label, **options)
+    expected = small.eager(small.model(), inputs)
+    assert small.error(small.outputs_of(runner, inputs), expected) < small.allowed(label, **options)
 
 
 # Shapes
@@ -74,29 +66,6 @@ def test_several_profiles_and_the_one_that_runs(label, preparation):
     assert preparation.facts["profiles"] == 2
     with pytest.raises(InferlensError, match="Profile 0"):
         prepared(label, small.model(batch=8), preparation, profiles=shapes).__enter__()
-
-
-def test_outputs_get_memory_while_they_are_made(label, preparation):
-    """The allocator of outputs, with an engine whose input shape is not set yet when they are bound."""
-    kind = load_flavour(label.partition(":")[2])
-    model = at(small.model(), 2)
-    case = small.case(label, device="cuda", batch=None)
-    graph = onnx_file(model, case, preparation, "fp32")
-    content = cached_engine(EngineJob(graph, model, case, kind, TensorRTOptions(), current_gpu()), preparation).content
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        call = BoundContext(Engine(content, kind), stream, {})
-        assert call.has_dynamic_outputs
-        for batch in (2, 16, 1):
-            inputs = small.arrays(at(small.model(), batch))
-            image = torch.from_numpy(inputs["image"]).to("cuda")
-            call.reshape({"image": tuple(image.shape)})
-            call.bind({"image": image})
-            call.enqueue()
-            stream.synchronize()
-            found = [tensor.cpu().numpy() for tensor in call.outputs]
-            assert small.error(found, small.eager(small.model(), inputs)) < small.allowed(label)
-        call.close()
 
 
 # Options

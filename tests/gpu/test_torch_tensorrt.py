@@ -5,7 +5,6 @@ Right outputs, lower precisions, times and memory of its variants are asked by t
 
 import dataclasses
 import importlib.util
-from typing import Any
 
 import msgspec
 import pytest
@@ -23,7 +22,6 @@ from tests.backends.torch_tensorrt.partitions import Broken
 
 pytestmark = pytest.mark.skipif(not importlib.util.find_spec("torch_tensorrt"), reason="needs Torch-TensorRT")
 
-Options = dict[str, Any]
 VARIANTS = ("dynamo", "compile", "ts-trace", "ts-script")
 # Options that the installed flavour or version may refuse, with a reason; all others must run.
 MAY_BE_REFUSED = ("version_compatible", "hardware_compatible", "sparse_weights", "use_python_runtime")
@@ -65,16 +63,11 @@ def ranged(batch, most=16, best=2):
     return dataclasses.replace(small.model(), inputs=(msgspec.structs.replace(spec, shape=(batch, 3, 16, 16)),))
 
 
-def outputs_of(runner, inputs):
-    outputs = runner.infer(runner.place(inputs))
-    runner.synchronize()
-    return runner.collect(outputs)
-
-
 def agrees(runner, model, tolerance=0.0):
     inputs = small.arrays(model)
     expected = small.eager(small.model() if "image" in inputs else model, inputs)
-    assert small.error(outputs_of(runner, inputs), expected) < (tolerance or small.allowed("torch_tensorrt:dynamo"))
+    tolerance = tolerance or small.allowed("torch_tensorrt:dynamo")
+    assert small.error(small.outputs_of(runner, inputs), expected) < tolerance
 
 
 @pytest.mark.parametrize(("variant", "precision", "options"), GROUPS, ids=name)
@@ -122,7 +115,7 @@ def test_a_saved_module_gives_right_outputs(variant, suffix, precision, options,
         fresh = small.preparation(tmp_path)
         with TorchTensorRT().prepare(loaded, case("loaded", precision, graph), fresh) as runner:
             agrees(runner, small.model(batch=3), small.allowed("torch_tensorrt:dynamo", precision))
-            outputs = outputs_of(runner, small.arrays(model))
+            outputs = small.outputs_of(runner, small.arrays(model))
         assert outputs[0].shape == (3, 10)
         assert not fresh.warnings
         engines = fresh.facts["partition"]["engines"]
@@ -161,7 +154,7 @@ def test_a_partition_between_engines_runs(preparation):
     inputs = small.arrays(model)
     expected = small.eager(model, inputs)
     with prepared("dynamo", "fp32", {"min_block_size": 1}, model, preparation) as runner:
-        assert small.error(outputs_of(runner, inputs), expected) < 1e-2  # an inverse enlarges what it is given
+        assert small.error(small.outputs_of(runner, inputs), expected) < 1e-2  # an inverse enlarges what it is given
     told = preparation.facts["partition"]
     assert [item["runs_in"] for item in told["segments"]] == ["TensorRT", "PyTorch", "TensorRT"]
     assert told["segments"][1]["operators"][0]["module"] == "inverse"

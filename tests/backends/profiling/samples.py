@@ -1,10 +1,11 @@
-"""Modules that show what layers have to tell, and the profile of one, checked for what holds for every backend."""
+"""Modules with characteristic layers, their profiles, which are checked, and traces of real kernels."""
 
 import gzip
 import itertools
 import json
 import math
 import sys
+from collections import OrderedDict
 from functools import cache
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from inferlens.backends.base import TOLERANCES, KernelTracer, LayerProfiler
+from inferlens.backends.base import TOLERANCES, KernelTracer
 from inferlens.backends.profiling.kernels import kernels_of_runs, sources_by_scope
 from inferlens.backends.profiling.runs import read_runs
 from inferlens.backends.tensorrt.layers import inspected_layers, kernel_sources
@@ -42,7 +43,7 @@ class Fused(nn.Module):
 
 
 class Shared(nn.Module):
-    """A module called twice, two modules that share their weights, one with no work, one never called."""
+    """A module that is called twice, two that share their weights, one without work, one that is never called."""
 
     def __init__(self):
         super().__init__()
@@ -55,19 +56,14 @@ class Shared(nn.Module):
         return self.other(torch.sigmoid(self.one(self.nothing(image))))
 
 
-class Costly(nn.Module):
-    """Two convolutions that take milliseconds, the second with eight times the work of the first."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Conv2d(64, 64, 3, padding=1), nn.Conv2d(64, 512, 3, padding=1)
-
-    def forward(self, image):
-        return self.second(torch.sigmoid(self.first(image)))
+def costly():
+    """Return two convolutions that take milliseconds; the second has eight times the work of the first."""
+    first, second = nn.Conv2d(64, 64, 3, padding=1), nn.Conv2d(64, 512, 3, padding=1)
+    return nn.Sequential(OrderedDict(first=first, activation=nn.Sigmoid(), second=second))
 
 
 class Attention(nn.Module):
-    """What transformers are made of, after a residual convolution."""
+    """Parts of a transformer after a residual convolution."""
 
     def __init__(self):
         super().__init__()
@@ -80,6 +76,11 @@ class Attention(nn.Module):
         words = torch.relu(image + self.block(image)).flatten(2).transpose(1, 2)
         words = self.norm(words + nn.functional.gelu(self.linear(words)))
         return self.attention(words, words, words)[0]
+
+
+def product():
+    """Return a product, which a library computes: to compile code for other operators takes Inductor seconds."""
+    return nn.Linear(16, 4)
 
 
 class Breaking(nn.Module):
@@ -101,19 +102,19 @@ def model(kind, *shape):
     return Model("small", "small", "module", (spec,), module=kind().eval())
 
 
-def resnet18():
-    torchvision = pytest.importorskip("torchvision")
+def residual_network():
+    """Return a ResNet of four blocks."""
+    resnet = pytest.importorskip("torchvision").models.resnet
     torch.manual_seed(0)
-    module = torchvision.models.resnet18(weights=None).eval()
+    module = resnet.ResNet(resnet.BasicBlock, [1, 1, 1, 1]).eval()
     for part in module.modules():
         if isinstance(part, nn.BatchNorm2d):  # statistics near those of the activations: no layer is drowned
             nn.init.uniform_(part.running_var, 0.5, 2.0)
-    spec = TensorSpec("image", (1, 3, 224, 224))
-    return Model("torchvision:resnet18", "resnet18", "module", (spec,), module=module)
+    return Model("resnet", "resnet", "module", (TensorSpec("image", (1, 3, 128, 128)),), module=module)
 
 
 def prepared(folder, level="layer"):
-    """Inductor, which numbers graphs in their code, begins anew: it does not compile what it did for another test."""
+    """Return a preparation. Inductor, which numbers graphs in their code, begins at 0, and finds cached code."""
     if "torch._inductor.compile_fx" in sys.modules:
         torch._inductor.compile_fx._graph_counter = itertools.count()
     preparation = small.preparation(folder)
@@ -122,11 +123,10 @@ def prepared(folder, level="layer"):
 
 
 def profiled(label, model, preparation, runs=RUNS, **case):
-    """The layers of ``model``, its outputs checked before and after."""
+    """Return the layers of ``model``; check its outputs afterwards."""
     inputs = small.arrays(model)
     expected = small.eager(model, inputs) if model.module is not None else None
     runner = small.backend(label).prepare(model, small.case(label, threads=1, **case), preparation)
-    assert isinstance(runner, LayerProfiler)
     with runner:
         feed = runner.place(inputs)
         for _ in range(2):
@@ -139,7 +139,7 @@ def profiled(label, model, preparation, runs=RUNS, **case):
 
 
 def check(layers, runs):
-    """What holds for the layers of every backend."""
+    """Check the layers of any backend."""
     assert layers.layers
     assert len(layers.whole) == runs
     for layer in layers.layers:
@@ -160,13 +160,18 @@ def total(layers, run):
 
 
 def of(layers, *modules):
-    """The layers that came from all of ``modules``, in order."""
+    """Return the layers that came from all of ``modules``, in order."""
     return [layer for layer in layers.layers if set(modules) <= set(layer.modules)]
 
 
 def seconds(layers):
-    """The fastest run's time of some layers together."""
+    """Return the time of some layers together in the fastest run."""
     return min(map(sum, zip(*(layer.times for layer in layers), strict=True)))
+
+
+def known_share(layers):
+    """Return the share of time in layers with a module."""
+    return seconds([layer for layer in layers.layers if layer.modules]) / seconds(list(layers.layers))
 
 
 def hooks(model):
@@ -177,7 +182,7 @@ def hooks(model):
     return [*own, *everywhere._global_forward_pre_hooks, *everywhere._global_forward_hooks]
 
 
-# Real traces of an H200 as kernels; what they are stands in ``traces/README.md``.
+# Kernels of real traces of an H200, which ``traces/README.md`` describes
 
 FOLDER = Path(__file__).parent / "traces"
 EAGER, GRAPH, ENGINE = "eager", "inductor-graph", "torch-tensorrt"
@@ -190,13 +195,13 @@ H200 = GpuLimits(
 
 
 class Tracer(KernelTracer):
-    """Tells what kernels are of by a function of all of them."""
+    """A tracer with the sources of kernels from a function."""
 
-    def __init__(self, tell):
-        self._tell = tell
+    def __init__(self, sources):
+        self._sources = sources
 
     def kernel_sources(self, launched):
-        return self._tell(launched)
+        return self._sources(launched)
 
 
 SCOPED = Tracer(sources_by_scope)
@@ -210,12 +215,12 @@ def runs(name):
 
 def engine(name):
     """The layers of a trace's engine."""
-    told = json.loads(gzip.decompress((FOLDER / f"{name}-engine.json.gz").read_bytes()))
-    return inspected_layers(told["Layers"], lambda _: ((), ()))
+    information = json.loads(gzip.decompress((FOLDER / f"{name}-engine.json.gz").read_bytes()))
+    return inspected_layers(information["Layers"], lambda _: ((), ()))
 
 
 def kernels(name):
-    """The kernels of a trace, with all that can be told of them."""
+    """Return the kernels of a trace with their origins."""
     tracer = SCOPED if name == EAGER else None
     if name in ENGINES:
         tracer = Tracer(lambda launched: kernel_sources(launched, engine(name), {}))

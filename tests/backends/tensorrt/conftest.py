@@ -1,7 +1,6 @@
 """Real engines, built once for all tests; TensorRT for RTX builds them without a GPU."""
 
 import shutil
-from collections.abc import Callable
 
 import pytest
 
@@ -12,7 +11,6 @@ from inferlens.spec.case import Case
 from tests.backends import small
 
 TARGETS = "8.0+8.9"
-Making = Callable[..., EngineJob]
 
 
 @pytest.fixture(scope="session")

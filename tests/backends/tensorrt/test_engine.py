@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import onnx
 import pytest
@@ -36,7 +34,6 @@ from tests.backends.tensorrt.conftest import TARGETS
 from tests.refusals import refusal
 
 PAGE = Path(__file__).parents[3] / "docs" / "tensorrt.md"
-OUTPUTS = {"torchvision:resnet18": (1, 1000), "transformer": (1, 16, 64)}
 
 
 def rtx_case(model, **more):
@@ -47,37 +44,31 @@ def codes(preparation):
     return [warning.code for warning in preparation.warnings]
 
 
-def real(name):
-    if name != "transformer":
-        case = rtx_case(name, precision="fp16", inputs=(TensorSpec("x", (1, 3, 64, 64)),))
-        return load(case), case
+def test_a_transformer_becomes_an_engine_without_a_gpu(preparation, rtx):
     torch.manual_seed(0)
     layer = torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)
     module = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
-    specs = (TensorSpec("tokens", (1, 16, 64)),)
-    return Model(name, "encoder", "module", specs, module=module), rtx_case(name, precision="fp16")
-
-
-@pytest.mark.parametrize("name", OUTPUTS)
-def test_real_models_become_engines_without_a_gpu(name, preparation, rtx):
-    model, case = real(name)
+    model = Model("encoder", "encoder", "module", (TensorSpec("tokens", (1, 16, 64)),), module=module)
+    case = rtx_case("encoder", precision="fp16")
     path = onnx_file(model, case, preparation, "fp16")
     job = EngineJob(path, model, case, rtx, TensorRTOptions(compute_capability=TARGETS), None)
-    made = cached_engine(job, preparation)
-    header, read = read_engine_header(made.path), read_provenance(made.path)
-    assert read == made.provenance
-    assert [spec.name for spec in read.outputs] == [value.name for value in onnx.load(path).graph.output]
-    assert [(spec.shape, spec.dtype) for spec in read.outputs] == [(OUTPUTS[name], "float16")]
-    assert (read.inputs, read.model.weights_sha256) == (model.inputs, model.weights_sha256)
-    assert (read.flavour, read.version, read.targets, read.gpu) == (rtx.name, rtx.version, ("8.0", "8.9"), "")
+    result = cached_engine(job, preparation)
+    header, provenance = read_engine_header(result.path), read_provenance(result.path)
+    assert provenance == result.provenance
+    (output,) = provenance.outputs
+    assert (output.name, output.shape, output.dtype) == (
+        onnx.load(path).graph.output[0].name, (1, 16, 64), "float16",
+    )  # fmt: skip
+    assert (provenance.inputs, provenance.flavour, provenance.version) == (model.inputs, rtx.name, rtx.version)
+    assert (provenance.targets, provenance.gpu) == (("8.0", "8.9"), "")
     assert (header.variant, header.version) == ("rtx", rtx.version)
-    assert (read.onnx_sha256, read.options["optimization_level"]) == (sha256(path), 3)
-    assert read.profiles == ({spec.name: (spec.shape,) * 3 for spec in model.inputs},)
-    check_engine(made.path, read, rtx, None)
+    assert (provenance.onnx_sha256, provenance.options["optimization_level"]) == (sha256(path), 3)
+    assert provenance.profiles == ({"tokens": ((1, 16, 64),) * 3},)
+    check_engine(result.path, provenance, rtx, None)
 
 
 def test_the_steps_of_the_page(rtx, tmp_path, monkeypatch):
-    """What ``docs/tensorrt.md`` says to do in Python is done."""
+    """Run the Python code of ``docs/tensorrt.md``."""
     monkeypatch.chdir(tmp_path)
     small.exported(Path("model.onnx"), torch.nn.Conv2d(3, 8, 3), 2, 3, 64, 64, free=True, input_names=["x"])
     (steps,) = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S)
@@ -85,7 +76,7 @@ def test_the_steps_of_the_page(rtx, tmp_path, monkeypatch):
     assert read_engine_header(Path("model.engine")).version == rtx.version
 
 
-def test_the_second_time_it_is_cached_and_rebuild_builds(job, built, preparation, monkeypatch):
+def test_an_engine_is_cached_until_a_rebuild(job, built, preparation, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(engine, "build", lambda *_: pytest.fail("it built"))
         second = cached_engine(job(), preparation)
@@ -97,16 +88,11 @@ def test_the_second_time_it_is_cached_and_rebuild_builds(job, built, preparation
     assert (second.content, second.provenance) == (built.content, built.provenance)
 
 
-@pytest.mark.parametrize(
-    ("options", "same"),
-    [
-        ({"optimization_level": 5, "max_num_tactics": 1, "sparsity": True}, True),
-        ({"tactic_sources": "none", "avg_timing_iterations": 8}, True), ({"tf32": True}, False),
-    ],
-    ids=str,
-)  # fmt: skip
-def test_options_that_tensorrt_for_rtx_does_not_act_on_are_warned_of(options, same, built, job, preparation):
-    """The engines are the same, so a row of such a sweep would differ by noise alone."""
+@pytest.mark.parametrize(("options", "same"), [
+    ({"optimization_level": 5, "max_num_tactics": 1, "sparsity": True}, True),
+    ({"tactic_sources": "none", "avg_timing_iterations": 8}, True), ({"tf32": True}, False),
+], ids=str)  # fmt: skip
+def test_options_without_an_effect_on_tensorrt_for_rtx_are_warned_of(options, same, built, job, preparation):
     assert (cached_engine(job(**options), preparation).content == built.content) == same
     assert codes(preparation) == ["no-effect"] * len(options) * same
 
@@ -157,7 +143,6 @@ def test_an_engine_is_written_with_its_provenance(job, preparation, tmp_path):
     path = tmp_path / "model.engine"
     report = build_to(path, job(timing_cache=str(tmp_path / "kernels")), preparation)
     read = read_provenance(path)
-    assert read is not None
     assert (report.sha256, report.size) == (read.file_sha256, path.stat().st_size)
     assert (report.targets, report.cached) == (("8.0", "8.9"), False)
     assert codes(preparation) == ["no-effect"], "a build compiles no kernels to keep"
@@ -193,22 +178,21 @@ def test_layers_that_differ_between_builds_are_named(job, preparation, tmp_path)
     assert report.builds[0].layers == 2
 
 
-# Engines from files: what cannot run here is refused in one sentence, before TensorRT sees it; what needs asking.
+# Engines from files
 
 H200 = Gpu(name="NVIDIA H200", compute_capability="9.0")
 A100 = Gpu(name="NVIDIA A100-SXM4-80GB", compute_capability="8.0")
 PCIE = Gpu(name="NVIDIA A100-PCIE-40GB", compute_capability="8.0")
 PROFILES = "1x3x16x16/2x3x16x16/3x3x16x16;4x3x16x16"
-Opened = Callable[..., Any]
 
 
 def flavour_of(version="10.13.0.35", **module):
-    """TensorRT itself cannot be had here: a stand-in."""
+    """Return a stand-in for TensorRT, which is not installed here."""
     return Flavour("trt", "stand_in", "TensorRT", version, type("Module", (), {"Runtime": object, **module}))
 
 
-def headed(built, letters=b"ftrt", version=(10, 13, 0, 35)):
-    """The engine, in its place, with another header."""
+def replace_header(built, letters=b"ftrt", version=(10, 13, 0, 35)):
+    """Replace the engine's header."""
     built.path.write_bytes(letters + built.content[4:24] + bytes(version) + built.content[28:])
     return built.path
 
@@ -224,27 +208,24 @@ def test_a_truncated_or_foreign_file(size, built, rtx):
 
 def test_an_engine_of_the_other_flavour_or_another_version(built, rtx):
     words = r"was built by TensorRT 10\.13\.0\.35; TensorRT for RTX .* cannot"
-    assert unsupported(words, check_engine, headed(built), None, rtx, None).hint == "--backend tensorrt:trt"
+    assert unsupported(words, check_engine, replace_header(built), None, rtx, None).hint == "--backend tensorrt:trt"
     here = tuple(int(part) for part in rtx.version.split("."))
-    check_engine(headed(built, b"vtrt", (*here[:3], 121)), None, rtx, None)
+    check_engine(replace_header(built, b"vtrt", (*here[:3], 121)), None, rtx, None)
     words = r"was built by TensorRT for RTX \d\.\d\.0\.\d; .* cannot run it"
     for version in ((1, 5, 0, 9), (2, 0, 0, 1)):
-        unsupported(words, check_engine, headed(built, b"vtrt", version), None, rtx, None)
+        unsupported(words, check_engine, replace_header(built, b"vtrt", version), None, rtx, None)
     built.path.write_bytes(built.content)
     for described in ("0.9.0.1", "\u00b2.6.1", "9" * 5000):
         read = replace(built.provenance, version=described)
         unsupported("was built by TensorRT for RTX", check_engine, built.path, read, rtx, None)
 
 
-@pytest.mark.parametrize(
-    ("level", "built_on", "gpu", "fits"),
-    [
-        ("none", A100, A100, True), ("none", A100, PCIE, False), ("same_compute_capability", A100, PCIE, True),
-        ("same_compute_capability", A100, H200, False), ("ampere_plus", A100, H200, True),
-        ("ampere_plus", A100, Gpu(name="Tesla T4", compute_capability="7.5"), False),
-        ("none", Gpu(name="a GPU\nError: fake", compute_capability="8.0"), A100, False),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("level", "built_on", "gpu", "fits"), [
+    ("none", A100, A100, True), ("none", A100, PCIE, False), ("same_compute_capability", A100, PCIE, True),
+    ("same_compute_capability", A100, H200, False), ("ampere_plus", A100, H200, True),
+    ("ampere_plus", A100, Gpu(name="Tesla T4", compute_capability="7.5"), False),
+    ("none", Gpu(name="a GPU\nError: fake", compute_capability="8.0"), A100, False),
+])  # fmt: skip
 def test_engines_of_tensorrt_belong_to_a_gpu(level, built_on, gpu, fits, built):
     trt = flavour_of()
     read = replace(
@@ -252,16 +233,16 @@ def test_engines_of_tensorrt_belong_to_a_gpu(level, built_on, gpu, fits, built):
         options={"hardware_compatible": level},
     )  # fmt: skip
     if fits:
-        check_engine(headed(built), read, trt, gpu)
+        check_engine(replace_header(built), read, trt, gpu)
     else:
-        assert "\n" not in str(unsupported(gpu.name, check_engine, headed(built), read, trt, gpu))
+        assert "\n" not in str(unsupported(gpu.name, check_engine, replace_header(built), read, trt, gpu))
 
 
 def test_version_compatible_engines_run_on_later_versions(built):
     read = replace(built.provenance, version="10.13.0.35", options={"version_compatible": True})
-    check_engine(headed(built), read, flavour_of("10.14.1.48"), None)
+    check_engine(replace_header(built), read, flavour_of("10.14.1.48"), None)
     for version, item in (("10.9.0.34", read), ("10.14.1.48", None)):
-        unsupported("cannot run it", check_engine, headed(built), item, flavour_of(version), None)
+        unsupported("cannot run it", check_engine, replace_header(built), item, flavour_of(version), None)
 
 
 @pytest.fixture(scope="module")
@@ -291,11 +272,10 @@ def opened(preparation):
     return prepared
 
 
-def described(path, **options):
-    """Has the JSON beside an engine name other options."""
-    made = read_provenance(path)
-    assert made is not None
-    write_provenance(path, replace(made, options={**made.options, **options}))
+def describe(path, **options):
+    """Change the options in the provenance of an engine."""
+    provenance = read_provenance(path)
+    write_provenance(path, replace(provenance, options={**provenance.options, **options}))
 
 
 def test_the_profile_that_it_was_built_to_run_runs(two, opened, preparation):
@@ -309,33 +289,21 @@ def test_the_profile_that_it_was_built_to_run_runs(two, opened, preparation):
 
 
 def test_an_engine_that_holds_code_needs_trust(two, opened):
-    described(two, version_compatible=True)
+    describe(two, version_compatible=True)
     assert refusal(str(two), opened, two).hint.startswith("--trust")
     assert opened(two, trust=True).host_code
 
 
-class Opening:
-    """A runtime that opens nothing, and keeps what it was allowed."""
-
-    last: Any = None
-
-    def __init__(self, _):
-        self.engine_host_code_allowed = False
-        Opening.last = self
-
-    def deserialize_cuda_engine(self, _):
-        return None
-
-
 @pytest.mark.parametrize("trust", [True, False])
-def test_host_code_is_allowed_where_it_was_asked_for(trust):
-    trt = flavour_of(Runtime=Opening, ILogger=type("Log", (), {}), init_libnvinfer_plugins=lambda *_: True)
-    error = unsupported("cannot open the engine", Engine, b"", trt, host_code=trust)
-    assert (Opening.last.engine_host_code_allowed, "--trust" in error.hint) == (trust, not trust)
+def test_host_code_is_allowed_only_with_trust(trust):
+    runtime = SimpleNamespace(deserialize_cuda_engine=lambda _: None, engine_host_code_allowed=False)
+    words = {"Runtime": lambda _: runtime, "ILogger": type("Log", (), {}), "init_libnvinfer_plugins": lambda *_: True}
+    error = unsupported("cannot open the engine", Engine, b"", flavour_of(**words), host_code=trust)
+    assert (runtime.engine_host_code_allowed, "--trust" in error.hint) == (trust, not trust)
 
 
 def test_plugins_are_loaded_only_if_they_are_named_again(two, opened):
-    described(two, plugins="a.so\nError: fake")
+    describe(two, plugins="a.so\nError: fake")
     error = refusal(r"plugins of a\.so Error: fake, which", opened, two)
     assert error.hint.startswith("--option tensorrt.plugins=")
     assert "\n" not in str(error)
@@ -343,34 +311,22 @@ def test_plugins_are_loaded_only_if_they_are_named_again(two, opened):
     refusal(r"The plugin library .* is not a file", opened, two, plugins="/none.so")
 
 
-def test_a_broken_file_is_told_when_it_is_found_and_is_a_row_beside_others(two):
-    """So before anybody asks for a GPU."""
+def test_a_broken_file_is_a_row_among_others(two):
     provenance_path(two).unlink()
     two.write_bytes(two.read_bytes()[:5000])
     unsupported(r"is not a whole TensorRT engine \(5000 bytes\)", find(str(two)).check, trusted=False)
-    found = [find(str(two)), find("inferlens:resnet34")]
+    models = [find(str(two)), find("inferlens:resnet34")]
     able = {"tensorrt": Capabilities(formats=("module", "engine"), supports=(Support("rtx", "cuda", ("fp32",)),))}
-    plan = Plan.from_words({"model": [item.spec for item in found], "backend": "tensorrt", "device": "cuda"})
-    assert [planned.refusal is None for planned in expand(plan, found, able)] == [False, True]
+    plan = Plan.from_words({"model": [item.spec for item in models], "backend": "tensorrt", "device": "cuda"})
+    assert [planned.refusal is None for planned in expand(plan, models, able)] == [False, True]
 
 
-# Kernels of TensorRT for RTX are kept where an engine runs, which takes a GPU; a stand-in shows what is done with them.
-
-
-class Kernels:
-    """A cache of kernels that takes what begins with ``good``."""
-
-    def deserialize(self, content):
-        return content.startswith(b"good")
-
-    def serialize(self):
-        return b"good and more"
-
-
-def test_a_file_of_kernels_that_is_none_is_refused_and_stays(tmp_path):
+def test_a_file_without_kernels_is_refused_and_stays(tmp_path):
     path = tmp_path / "kernels"
     engine = object.__new__(Engine)
-    config = SimpleNamespace(create_runtime_cache=Kernels, set_runtime_cache=lambda _: None)
+    # TensorRT for RTX keeps kernels on a GPU only: a stand-in reads what begins with "good".
+    kernels = {"deserialize": lambda content: content.startswith(b"good"), "serialize": lambda: b"good and more"}
+    config = SimpleNamespace(create_runtime_cache=lambda: SimpleNamespace(**kernels), set_runtime_cache=lambda _: None)
     engine.cuda_engine, engine._cache = SimpleNamespace(create_runtime_config=lambda: config), path
     for content in (b"", b"good"):
         path.write_bytes(content)

@@ -1,14 +1,11 @@
-"""Layers of engines: what inspector and profiler gave of real ones, and the kernels that belong to them."""
+"""Layers of engines, as inspector and profiler described real ones, and their kernels."""
 
 import gzip
 import json
-from functools import cache
 from pathlib import Path
 
 import onnx
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from msgspec.structs import replace
 from onnx import TensorProto, helper
 
@@ -17,7 +14,6 @@ from inferlens.backends.base import GpuLaunch
 from inferlens.backends.tensorrt import layers as engine_layers
 from inferlens.backends.tensorrt.layers import absences, engine_source, inspected_layers, kernel_sources
 from inferlens.backends.torch_tensorrt.runner import lookup_in
-from tests.backends.profiling.samples import ENGINES, engine, runs
 from tests.refusals import refusal
 
 SAMPLES = Path(__file__).parent / "samples"
@@ -28,10 +24,6 @@ SPLIT = "splitKreduce_kernel"
 
 def sample(name):
     return json.loads((SAMPLES / name).read_text())
-
-
-def nowhere(_):
-    return (), ()
 
 
 def test_layers_of_real_engines_have_their_modules():
@@ -48,13 +40,10 @@ def test_layers_of_real_engines_have_their_modules():
     assert inspected_layers([name], lookup_in(PATHS))[0].modules == ("layer1.0",)
 
 
-@pytest.mark.parametrize(
-    "entry",
-    [
-        {"Name": "fused", "Metadata": "[ONNX Layer: node_Conv_1]\x1f[ONNX Layer: node_relu]"},
-        {"Name": "node_Conv_1 + node_relu", "LayerType": "CaskConvolution"},
-    ],
-)
+@pytest.mark.parametrize("entry", [
+    {"Name": "fused", "Metadata": "[ONNX Layer: node_Conv_1]\x1f[ONNX Layer: node_relu]"},
+    {"Name": "node_Conv_1 + node_relu", "LayerType": "CaskConvolution"},
+])  # fmt: skip
 def test_layers_of_an_onnx_graph_have_its_modules(entry, tmp_path):
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["a"], name="node_Conv_1"),
@@ -72,7 +61,7 @@ def test_layers_of_an_onnx_graph_have_its_modules(entry, tmp_path):
     assert written.modules == ("layer1.0",)
 
 
-def test_what_an_engine_does_not_keep_is_said():
+def test_missing_details_of_an_engine_are_reported():
     layers = inspected_layers(["node_Conv_1", "node_relu"], engine_layers.onnx_lookup(None)[0])
     assert [layer.name for layer in layers] == ["node_Conv_1", "node_relu"]
     assert absences(["node_Conv_1"], layers, engine_layers.NO_ONNX)["modules"] == engine_layers.NO_ONNX
@@ -89,7 +78,7 @@ CONVOLUTION = {
 }  # fmt: skip
 
 
-def test_an_engines_layers_and_what_they_were_fused_from():
+def test_layers_of_an_engine_have_their_operators():
     pool = {"Name": "pool", "LayerType": "Pool", "Inputs": [{"Name": "relu"}], "Outputs": [{"Name": "y"}]}
     data = json.dumps({"Layers": [CONVOLUTION, pool], "Bindings": ["x", "y"]}).encode()
     assert engine_layers.is_engine_information(data)
@@ -104,19 +93,10 @@ def test_an_engines_layers_and_what_they_were_fused_from():
     assert [node.name for node in names.nodes] == ["conv1", "fc"]
 
 
-def test_what_is_no_engine_information_is_refused():
+def test_other_json_is_refused():
     layers = [b"{}", b"[]", b'[{"Inputs": 5}]', b"[" * 100_000]
     for data in (b"", b"{", b"[1]", b"\xff\xfe{", *(b'{"Layers": %b}' % item for item in layers)):
         refusal("x cannot be read", engine_source, data, "x")
-
-
-@cache
-def mobilenet():
-    """The layers, and the kernels of a run."""
-    models = pytest.importorskip("torchvision.models")
-    paths = frozenset(name for name, _ in models.mobilenet_v2().named_modules())
-    found = json.loads(gzip.decompress((SAMPLES / "mobilenet_v2-dynamo.json.gz").read_bytes()))
-    return inspected_layers(found["Layers"], lookup_in(paths)), found["kernels"]
 
 
 def launched(names):
@@ -124,7 +104,10 @@ def launched(names):
 
 
 def test_every_kernel_of_a_real_engine_has_its_layer():
-    layers, kernels = mobilenet()
+    models = pytest.importorskip("torchvision.models")
+    paths = frozenset(name for name, _ in models.mobilenet_v2().named_modules())
+    sample = json.loads(gzip.decompress((SAMPLES / "mobilenet_v2-dynamo.json.gz").read_bytes()))
+    layers, kernels = inspected_layers(sample["Layers"], lookup_in(paths)), sample["kernels"]
     own = [layer.name for layer in layers]
     origins = kernel_sources(launched(kernels), layers, {})
     assert (origins.absent, [kernel_origin.layer for kernel_origin in origins.origins]) == ({}, own)
@@ -138,53 +121,3 @@ def test_every_kernel_of_a_real_engine_has_its_layer():
     assert more.absent["layers"].startswith("1 of 56 kernels")
     fewer = kernel_sources(launched(kernels), [*layers[:REWRITTEN], *layers[REWRITTEN + 1 :]], {})
     assert fewer.absent["layers"].startswith("52 of 55 kernels"), "a layer that is missing leaves its stretch shared"
-
-
-@pytest.mark.parametrize(
-    ("entry", "launches"),
-    [
-        ({"Name": "__mye70916_myl0_52", "LayerType": "gemm", "TacticName": "__myelin_CASK_STUB"}, True),
-        ({"Name": "__mye6723_unroll0", "LayerType": "gemm", "TacticName": "sm80_xmma_gemm_f16f16"}, True),
-        ({"Name": "__mye35665_myl0_7", "LayerType": "signal", "TacticName": ""}, False),
-        ({"Name": "__mye35667_myl0_8", "LayerType": "wait", "TacticName": ""}, False),
-        ({"Name": "__myl_CorrMulAddRelu_myl0_5", "LayerType": "runtime_fusion", "TacticName": ""}, True),
-        ("__mye35665_myl0_7", False), ("node_Conv_1", True),
-    ],
-)  # fmt: skip
-def test_what_computes_launches_and_what_only_orders_does_not(entry, launches):
-    layers = [replace(layer, name=f"_run_on_acc_0/{layer.name}") for layer in inspected_layers([entry], nowhere)]
-    assert [not engine_layers.is_synchronization(layer) for layer in layers] == [launches]
-    timed = [replace(layer, times=(1e-6,)) for layer in layers]
-    assert ("modules" in absences([{}], timed)) == launches, "what launches and names no module is said to be lost"
-
-
-@settings(deadline=None)  # the first example reads a trace
-@given(st.data())
-def test_kernels_more_or_fewer_never_give_another_its_layer(data):
-    """Of what happened really: some products launch kernels more, or some of the other layers launch none."""
-    layers, names = real(data.draw(st.sampled_from([*ENGINES, "mobilenet_v2"])))
-    true = list(zip(names, layers, strict=True))
-    product = [item for item in true if item[1].kind in engine_layers.PRODUCT_KINDS]
-    if data.draw(st.booleans()):
-        chosen = data.draw(st.lists(st.sampled_from(product), min_size=1, max_size=5))
-        true = [item for pair in true for item in [pair, *[(SPLIT, pair[1])] * chosen.count(pair)]]
-    else:
-        lost = data.draw(st.lists(st.sampled_from([item for item in true if item not in product]), max_size=5))
-        true = [pair for pair in true if pair not in lost]
-    kernels = [name for name, _ in true]
-    wide = engine_layers.align_kernels(kernels, layers)
-    for (kernel, owner), few, many in zip(true, engine_layers.narrow_owners(kernels, wide), wide, strict=True):
-        assert owner in few
-        assert all(layer in many for layer in few)
-        assert not engine_layers.PRODUCT_KERNEL.search(kernel) or few == (owner,)
-
-
-@cache
-def real(name):
-    """The layers of an engine that launch, and the kernels of a run, one for each."""
-    if name == "mobilenet_v2":
-        return mobilenet()
-    layers, events = engine(name), [event.gpu_launch for event in runs(name)[0].events]
-    owned = zip(events, kernel_sources(events, layers, {}).origins, strict=True)
-    launching = [layer for layer in layers if not engine_layers.is_synchronization(layer)]
-    return launching, [launch.name for launch, origin in owned if origin.layer]

@@ -28,13 +28,6 @@ print(*sorted(set(registered_plugins(rtx)) - set(before)), sep="\\n")
 """
 
 
-def test_tensorrt_for_rtx_is_what_it_says(rtx):
-    assert rtx.title == f"TensorRT for RTX {rtx.module.__version__}"
-    assert rtx.strongly_typed_only
-    assert rtx.jit
-    assert {"8.0", "8.6", "8.9"} <= set(rtx.targets)
-
-
 def test_a_flavour_that_is_not_here_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorrt_rtx", None)
     assert "tensorrt-rtx" in unsupported(".", libraries.load_flavour, "rtx").hint
@@ -46,8 +39,8 @@ def test_rtx_under_the_name_of_tensorrt_is_not_tensorrt(rtx, monkeypatch):
     alias.__file__ = rtx.module.__file__
     alias.__version__ = rtx.version
     monkeypatch.setitem(sys.modules, "tensorrt", alias)
-    found = libraries.find_flavour("trt")
-    assert isinstance(found, Absence) or found.module is not alias
+    flavour = libraries.find_flavour("trt")
+    assert isinstance(flavour, Absence) or flavour.module is not alias
     assert sys.modules["tensorrt"] is alias
 
 
@@ -88,9 +81,9 @@ def test_errors_are_condensed_to_what_they_say():
         "[checkMacros.cpp::catchCudaError::247] Error Code 1: Cuda Runtime (In x at /y.cpp:1 (cudaError 35: old))",
         "ITensor::getDimensions: Error Code 4: Shape Error (dimensions differ In op at /_src/x.cpp:2700)",
     ]
-    said = libraries.error_summary(errors)
-    assert "API Usage Error (Unable to load library: libx.so.1)" in said
-    assert "Shape Error (dimensions differ)" in said
-    assert "_src" not in said
-    assert "Cuda Runtime" not in said
+    summary = libraries.error_summary(errors)
+    assert "API Usage Error (Unable to load library: libx.so.1)" in summary
+    assert "Shape Error (dimensions differ)" in summary
+    assert "_src" not in summary
+    assert "Cuda Runtime" not in summary
     assert libraries.error_summary([])

@@ -1,4 +1,4 @@
-"""The backend ``torch_tensorrt`` where there is no GPU: what it answers, and what its options become.
+"""The backend ``torch_tensorrt`` without a GPU: its answers, and its options as settings.
 
 Here the library is not imported: that needs a GPU, or a process of its own (see ``test_partition``).
 """
@@ -11,19 +11,14 @@ from pathlib import Path
 import pytest
 import torch
 from msgspec import structs
-from torch import nn
 
-from inferlens.backends.base import GpuLaunch
 from inferlens.backends.torch_tensorrt import backend
 from inferlens.backends.torch_tensorrt import library as settings
 from inferlens.backends.torch_tensorrt import runner as running
 from inferlens.backends.torch_tensorrt.library import Library, TorchTensorRTOptions
-from inferlens.backends.torch_tensorrt.partitions import ENGINE_CALL, compiled_partition, partition_choices
 from inferlens.errors import Unsupported
 from inferlens.models.compiled import Provenance
-from inferlens.record.profile import Layer
 from inferlens.record.record import Gpu, ModelFacts
-from inferlens.spec.case import TensorSpec
 from tests.backends import small
 from tests.backends.small import unsupported
 from tests.refusals import refusal
@@ -58,7 +53,7 @@ def test_no_gpu_is_an_answer_and_the_library_is_not_imported(monkeypatch, prepar
     able = backend.TorchTensorRT().capabilities()
     assert "torch_tensorrt" in able.formats, "who has a compiled module hears of the missing GPU"
     assert not able.available
-    refusal = able.refusal(case(), small.found("module"))
+    refusal = able.refusal(case(), small.info("module"))
     assert isinstance(refusal, Unsupported)
     assert "no NVIDIA" in refusal.what
     assert "torch_tensorrt" not in sys.modules
@@ -95,165 +90,52 @@ def test_settings_are_those_of_the_installed_version(preparation):
     assert script["enabled_precisions"] == {torch.float32, torch.float16}
 
 
-@pytest.mark.parametrize(
-    ("options", "variant", "library", "help"),
-    [
-        ({"optimization_level": 5}, "ts-trace", OLD, "dynamo"),
-        ({"use_python_runtime": True}, "dynamo", NEW, "without use_python_runtime"),
-        ({"autocast": True}, "compile", NEW, "dynamo"),
-        ({"hardware_compatible": True}, "dynamo", NEW, "no hardware_compatible"),
-        ({"version_compatible": True}, "dynamo", NEW, "no version_compatible"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_honoured_is_refused(options, variant, library, help, preparation):
+@pytest.mark.parametrize(("options", "variant", "library", "help"), [
+    ({"optimization_level": 5}, "ts-trace", OLD, "dynamo"),
+    ({"use_python_runtime": True}, "dynamo", NEW, "without use_python_runtime"),
+    ({"autocast": True}, "compile", NEW, "dynamo"),
+    ({"hardware_compatible": True}, "dynamo", NEW, "no hardware_compatible"),
+    ({"version_compatible": True}, "dynamo", NEW, "no version_compatible"),
+])  # fmt: skip
+def test_options_of_other_variants_and_versions_are_refused(options, variant, library, help, preparation):
     check, wanted = settings.check_options, TorchTensorRTOptions(**options)
     assert help in unsupported(".", check, wanted, case(variant, "fp16"), stub(library), preparation).hint
     check(wanted, case("dynamo", "fp16"), stub(OLD, rtx=False), preparation)
     assert not preparation.warnings
 
 
-def test_what_does_nothing_is_a_warning(preparation):
+def test_options_without_an_effect_are_a_warning(preparation):
     options = TorchTensorRTOptions(optimization_level=5, num_avg_timing_iters=4, sparse_weights=True)
     for rtx, codes in ((False, []), (True, ["no-effect"] * 3)):
         settings.check_options(options, case(), stub(rtx=rtx), preparation)
         assert [warning.code for warning in preparation.warnings] == codes
 
 
-def test_examples_show_which_sizes_vary():
-    static = TensorSpec("y", (1, 4))
-    ranged, ones = TensorSpec.parse("x=1..16x3x8x8:opt=2"), TensorSpec.parse("x=1..16x3x8x8:opt=1")
-    assert [backend.example_shape(spec) for spec in (ranged, static)] == [(2, 3, 8, 8), (1, 4)]
-    assert backend.example_shape(ones) == (2, 3, 8, 8), "a size of 1 would be a constant"
-
-
-class Subtracting(nn.Module):
-    def forward(self, a, b):
-        return a - b
-
-
-def test_modules_and_torchscript_are_scripted(tmp_path, preparation):
-    runner = backend.ScriptFrontEnd(small.model(), case("ts-script"), preparation, TorchTensorRTOptions(), stub())
-    script = runner.export(Subtracting())
-    one, two = torch.ones(2), torch.zeros(2)
-    assert torch.equal(script(one, two), one - two)
-    torch.jit.script(nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval()).save(str(tmp_path / "script.pt"))
-    loaded = torch.jit.load(str(tmp_path / "script.pt"))
-    assert runner.export(loaded) is loaded
-
-
-# Partitions of what is compiled
-
-FIELDS = {"front_end": "ts-trace", "min_block_size": 5, "flavour": "TensorRT"}
-
-
-def test_a_compiled_module_shows_its_engines_alone():
-    module = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval()
-    script = torch.jit.trace(module, torch.randn(2, 4))
-    program = torch.export.export(module, (torch.randn(2, 4),), strict=False).module()
-    for compiled in (script, program):
-        part = compiled_partition(compiled, **FIELDS)
-        assert (part.operators, part.in_tensorrt, part.engines, part.segments) == (None, None, (), ())
-    assert compiled_partition(module, **FIELDS) is None, "no graph to read"
-    program.add_module("inner", type("TorchTensorRTModule", (nn.Module,), {})())
-    part = compiled_partition(program, **FIELDS)
-    assert (part.engines, [segment.runs_in for segment in part.segments]) == ((None,), ["TensorRT"])
-    names = ("tensorrt::execute_engine(%1, %engine)", "aten::relu(%4)", "tensorrt::execute_engine(%5, %engine)")
-    assert len(ENGINE_CALL.findall("\n".join(f"  %2 : Tensor[] = {name}" for name in names))) == 2
-
-
-def test_a_case_that_ran_does_not_fail_for_its_partition(preparation):
-    class Failing:
-        def segments_at(self, _):
-            raise AssertionError("Couldn't create subgraphs")
-
-        @property
-        def segments(self):
-            raise KeyError("a version that keeps it elsewhere")
-
-    assert "Couldn't create subgraphs" in partition_choices([Failing()], 5)["note"]
-    for options in (TorchTensorRTOptions(), TorchTensorRTOptions(require_full_compilation=True)):
-        runner = backend.Dynamo(small.model(), case(), preparation, options, stub())
-        runner._lowered_graphs = [Failing()]
-        with pytest.raises(KeyError) if options.require_full_compilation else nullcontext():
-            runner._note_facts()
-    assert "partition" not in preparation.facts
-    assert "KeyError" in preparation.facts["no_partition"]
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("[ELEMENTWISE]-[aten_ops.add.Tensor]-[layer1.0/add_2_scale]", ("layer1.0", "aten.add.Tensor")),
-        ("[CONVOLUTION]-[aten_ops.convolution.default]-[nobody.knows/convolution]", None),
-        ("%4 : Tensor = aten::relu(%3), scope: __module # file.py:1:0", ("", "aten::relu")),
-        ("%4 : Tensor = aten::conv2d(%3), scope: __module.m/__module.m.fc # f.py:1:0", ("fc", "aten::conv2d")),
-        ("__mye35665_myl0_7", None),
-    ],
-)
+@pytest.mark.parametrize(("name", "expected"), [
+    ("[ELEMENTWISE]-[aten_ops.add.Tensor]-[layer1.0/add_2_scale]", ("layer1.0", "aten.add.Tensor")),
+    ("[CONVOLUTION]-[aten_ops.convolution.default]-[nobody.knows/convolution]", None),
+    ("%4 : Tensor = aten::relu(%3), scope: __module # file.py:1:0", ("", "aten::relu")),
+    ("%4 : Tensor = aten::conv2d(%3), scope: __module.m/__module.m.fc # f.py:1:0", ("fc", "aten::conv2d")),
+    ("__mye35665_myl0_7", None),
+])  # fmt: skip
 def test_names_of_layers(name, expected):
     assert running.module_and_operator(name, frozenset({"", "layer1.0", "fc"})) == expected
 
 
-class Describing(nn.Module):
-    """A module with an engine of the runtime in Python."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.get_layer_info = lambda: text
-
-
-def test_engines_are_described_by_their_modules():
-    parts = Describing('{"Layers": ["say \\"conv\\""], "Bindings": ["x"]}'), Describing("no JSON"), nn.ReLU()
-    assert running.engine_information(nn.Sequential(*parts)) == [("0", ['say "conv"'], ["x"]), ("1", [], [])]
-    assert running.engine_information([parts[0]]) == [("engine 0", ['say "conv"'], ["x"])]
-    assert running.engine_information(torch.jit.script(nn.ReLU())) == []
-
-
-def test_kernels_of_an_engine_and_of_parts_that_pytorch_runs_have_their_origins():
-    layers = [
-        Layer(name="a", modules=("one",), details={"inspector": {"Name": "a", "TacticName": "tactic_a"}}),
-        Layer(name="__mye1"), Layer(name="b", modules=("two",)),
-    ]  # fmt: skip
-    part = Layer(name="_run_on_gpu_0", kind="PyTorch", modules=("pool",))
-    engine, pool = "tensorrt::execute_engine", "aten::max_pool2d"
-    launched = [
-        GpuLaunch(name="fill", scopes=("aten::empty",), operator="aten::fill_"),
-        GpuLaunch(name="tactic_a", scopes=(engine,), operator=engine),
-        GpuLaunch(name="max_pool", scopes=("inferlens part _run_on_gpu_0", pool), operator=pool),
-        GpuLaunch(name="gemm", scopes=(engine,), operator=engine),
-    ]
-
-    class Known(running.CompiledModule):
-        def inspect(self):
-            return layers, [], {"details": "no more"}
-
-        def part_layers(self):
-            return [part]
-
-    origins = Known(None, (), lambda _: ((), ())).origins(launched)
-    assert [(kernel_origin.layer, kernel_origin.modules) for kernel_origin in origins.origins] == [
-        ("", ()), ("a", ("one",)), ("_run_on_gpu_0", ("pool",)), ("b", ("two",)),
-    ]  # fmt: skip
-    assert origins.absent == {"details": "no more"}
-
-
-def test_what_cannot_be_saved_says_what_can(preparation):
+def test_variants_that_cannot_be_saved_are_refused(preparation):
     model, target = small.model(), preparation.folder / "x.ep"
     save, words = backend.TorchTensorRT().save, r"cannot save its compiled model as \.ep"
     for variant in ("compile", "ts-trace", "loaded"):
         unsupported(words, save, model, case(variant), preparation, target)
 
 
-@pytest.mark.parametrize(
-    ("changes", "rtx", "words"),
-    [
-        ({}, False, ""), ({"version": "11.0.0.9"}, False, ""),  # another build of the same version
-        ({"version": "10.3.0.1"}, False, "engines of TensorRT 10.3.0.1; here is TensorRT 11.0.0.1"),
-        ({"gpu": "NVIDIA L4", "compute_capability": "8.9"}, False, "NVIDIA L4"),
-        ({"gpu": "NVIDIA L4", "compute_capability": "8.9", "options": {"hardware_compatible": True}}, False, ""),
-        ({"gpu": "NVIDIA L4", "compute_capability": "8.9", "options": {"hardware_compatible": True}}, True, "L4"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("changes", "rtx", "words"), [
+    ({}, False, ""), ({"version": "11.0.0.9"}, False, ""),  # another build of the same version
+    ({"version": "10.3.0.1"}, False, "engines of TensorRT 10.3.0.1; here is TensorRT 11.0.0.1"),
+    ({"gpu": "NVIDIA L4", "compute_capability": "8.9"}, False, "NVIDIA L4"),
+    ({"gpu": "NVIDIA L4", "compute_capability": "8.9", "options": {"hardware_compatible": True}}, False, ""),
+    ({"gpu": "NVIDIA L4", "compute_capability": "8.9", "options": {"hardware_compatible": True}}, True, "L4"),
+])  # fmt: skip
 def test_a_file_for_another_gpu_or_version_is_not_opened(changes, rtx, words, monkeypatch):
     monkeypatch.setattr(running, "current_gpu", lambda: Gpu(name="NVIDIA A10", compute_capability="8.6"))
     provenance = Provenance(
