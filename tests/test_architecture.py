@@ -240,12 +240,12 @@ def test_docstrings_begin_with_a_verb():
 
 
 def test_no_two_public_classes_have_one_name():
-    seen: dict[str, list[str]] = {}
+    places: dict[str, list[str]] = {}
     for path in modules():
         for node in tree_of(path).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                seen.setdefault(node.name, []).append(path.as_posix())
-    assert not {name: places for name, places in seen.items() if len(places) > 1}
+                places.setdefault(node.name, []).append(path.as_posix())
+    assert not {name: paths for name, paths in places.items() if len(paths) > 1}
 
 
 def test_public_names_are_what_they_say():

@@ -67,25 +67,26 @@ def test_everything_of_an_example_is_on_the_page(page):
 
 
 def test_a_backend_has_one_colour_in_all_charts(tmp_path):
-    found = pages.load_inputs([stored(tmp_path, gpu_records((1, 8)))])
-    lines = records_chart(found.rows, THEMES["light"], colours=found.colours)["vconcat"][0]["vconcat"][0]["hconcat"][0]
+    inputs = pages.load_inputs([stored(tmp_path, gpu_records((1, 8)))])
+    panels = records_chart(inputs.rows, THEMES["light"], colours=inputs.colours)["vconcat"][0]["vconcat"]
+    lines = panels[0]["hconcat"][0]
     colour = lines["layer"][0]["encoding"]["color"]["scale"]
-    points = points_chart(found.rows, "error", THEMES["light"], found.colours)
+    points = points_chart(inputs.rows, "error", THEMES["light"], inputs.colours)
     shades = points["vconcat"][0]["vconcat"][0]["layer"][1]["encoding"]["color"]["scale"]
     for name, shade in zip(colour["domain"], colour["range"], strict=True):
-        assert found.colours[name.removesuffix(" fp16").removesuffix(" fp32")] == shade
-    assert dict(zip(shades["domain"], shades["range"], strict=True)).items() <= found.colours.items()
+        assert inputs.colours[name.removesuffix(" fp16").removesuffix(" fp32")] == shade
+    assert dict(zip(shades["domain"], shades["range"], strict=True)).items() <= inputs.colours.items()
 
 
 def test_the_answer_names_the_next_and_how_the_fastest_of_each_batch_size_is_used(tmp_path):
     records = [item for item in gpu_records((1, 32)) if (item.case.backend, item.case.batch) != ("tensorrt", 32)]
-    said = html.fragment(list(pages.answer_section(pages.load_inputs([stored(tmp_path, records)]))))
+    answer = html.fragment(list(pages.answer_section(pages.load_inputs([stored(tmp_path, records)]))))
     names = ["tensorrt fp16", "onnxruntime:<wbr>tensorrt fp16", "pytorch fp32"]
-    assert re.findall(r'class="name">(.*?)</th>', said) == [
+    assert re.findall(r'class="name">(.*?)</th>', answer) == [
         *names, names[1], "torch_compile:<wbr>inductor fp16", names[2],
     ]  # fmt: skip
-    assert "energy" not in said  # of which nothing is known
-    assert re.findall(r"Use it[^:]*", said) == ["Use it at batch 1", "Use it at batch 32"]
+    assert "energy" not in answer  # of which nothing is known
+    assert re.findall(r"Use it[^:]*", answer) == ["Use it at batch 1", "Use it at batch 32"]
 
 
 def test_of_two_traces_what_takes_less_is_green():
@@ -96,10 +97,10 @@ def test_of_two_traces_what_takes_less_is_green():
 def test_steps_of_a_trace_add_up():
     (path,) = traces_under(EXAMPLES / "traces" / "pytorch_bs1")
     analysis = Analysis(read_trace(path))
-    (drawn_values,) = chart_data(steps_chart(analysis, "one", THEMES["light"]))
+    (values,) = chart_data(steps_chart(analysis, "one", THEMES["light"]))
     for label, seconds in zip(analysis.steps.names, analysis.steps.end - analysis.steps.begin, strict=True):
-        drawn = sum(drawn_value["time (ms)"] for drawn_value in drawn_values if drawn_value["step"] == label)
-        assert drawn == pytest.approx(seconds / 1e6, rel=0.005)
+        total = sum(value["time (ms)"] for value in values if value["step"] == label)
+        assert total == pytest.approx(seconds / 1e6, rel=0.005)
 
 
 def test_the_engine_is_drawn_as_a_graph_or_how_to_draw_it_is_said(page, profiled, monkeypatch):
@@ -156,22 +157,22 @@ def test_its_charts_are_vega_lite(charts, page, batches_page):
 
 
 def test_many_models_and_machines_begin_with_an_index(tmp_path):
-    found = pages.load_inputs([stored(tmp_path, [*cpu_records(), *gpu_records((1, 8))])])
-    said = html.fragment(list(pages.answer_section(found)))
-    index = said[: said.index("</table>")]
+    inputs = pages.load_inputs([stored(tmp_path, [*cpu_records(), *gpu_records((1, 8))])])
+    answer = html.fragment(list(pages.answer_section(inputs)))
+    index = answer[: answer.index("</table>")]
     assert index.count("<tr") == 1 + 3  # one on the CPU, two batch sizes on the GPU
     assert "NVIDIA" in index
     assert 'class="bar"' not in index  # of unlike models
-    assert re.findall(r"<summary>.*?(Intel|NVIDIA)", said) == ["Intel", "NVIDIA"]
+    assert re.findall(r"<summary>.*?(Intel|NVIDIA)", answer) == ["Intel", "NVIDIA"]
 
 
 def test_long_cells_are_whole_and_bars_of_characters_are_pictures():
     libraries = ", ".join(f"library-{number} 1.{number}" for number in range(60))
     columns = [Column("", "", numeric=False, fold=True), Column("", "", numeric=False)]
     lines = [Line("libraries", (libraries, "█▎")), Line("none", ("", ""))]
-    said = html.fragment([Table("", "machine", columns, lines)])
-    assert libraries in said
-    assert '<span class="blocks" aria-hidden="true">█▎</span>' in said
+    cells = html.fragment([Table("", "machine", columns, lines)])
+    assert libraries in cells
+    assert '<span class="blocks" aria-hidden="true">█▎</span>' in cells
 
 
 def test_broken_files_are_said_and_the_rest_is_shown(tmp_path):
@@ -198,7 +199,7 @@ def test_the_command_writes_it(tmp_path):
 # In a browser
 
 
-def opened(browser: Any, folder: Path, page: str, **words: Any) -> tuple[Any, list[str]]:
+def open_page(browser: Any, folder: Path, page: str, **words: Any) -> tuple[Any, list[str]]:
     """The page in the browser, and what it complained of, said or asked the network for."""
     file = folder / "page.html"
     file.write_text(page)
@@ -218,7 +219,7 @@ def without_scripts(browser: Any, folder: Path, page: str) -> Any:
     """The page where no script may run: in a frame that allows none."""
     (folder / "framed.html").write_text(page)
     frame = '<iframe sandbox="allow-same-origin" src="framed.html" width="1200" height="800"></iframe>'
-    return opened(browser, folder, frame)[0].frame_locator("iframe")
+    return open_page(browser, folder, frame)[0].frame_locator("iframe")
 
 
 PAPER = "getComputedStyle(document.documentElement).backgroundColor"
@@ -230,7 +231,7 @@ AS_PRINTED = """for (const sheet of document.styleSheets) for (const rule of she
 @pytest.fixture(scope="module")
 def page_tab(browser: Any, tmp_path_factory: pytest.TempPathFactory, page: str) -> tuple[Any, list[str]]:
     """The page of two profiled cases, opened once: tests leave it as they have it, but for folded sections."""
-    return opened(browser, tmp_path_factory.mktemp("page"), page)
+    return open_page(browser, tmp_path_factory.mktemp("page"), page)
 
 
 def column(table: Any, place: int) -> list[str]:
@@ -240,15 +241,15 @@ def column(table: Any, place: int) -> list[str]:
 def test_tables_sort_filter_and_show_all_columns(any_browser, tmp_path):
     section = pages.comparison_section(pages.load_inputs([stored(tmp_path / "r", gpu_records((1, 8)))]))
     blocks = [item for item in section if isinstance(item, Table)]
-    made = html.render_report(Report("a model", [Section("comparison", "Comparison", blocks)]))
-    tab, troubles = opened(any_browser, tmp_path, made)
+    page = html.render_report(Report("a model", [Section("comparison", "Comparison", blocks)]))
+    tab, troubles = open_page(any_browser, tmp_path, page)
     table = tab.locator("#comparison table").first
     place = table.locator("thead th").all_inner_texts().index("latency (ms)") + 1
     before = table.locator("thead th:visible").count()
     for reverse in (False, True):
         table.locator(f"thead th:nth-child({place}) button").click()
-        found = [float(text) for text in column(table, place) if text not in ("", "–")]
-        assert found == sorted(found, reverse=reverse)
+        values = [float(text) for text in column(table, place) if text not in ("", "–")]
+        assert values == sorted(values, reverse=reverse)
     tab.locator("#comparison button", has_text="all columns").first.click()
     assert table.locator("thead th:visible").count() > before
     filters = tab.locator("#comparison input")
@@ -269,7 +270,7 @@ def test_columns_are_chosen_and_long_tables_begin_short(browser, tmp_path):
     columns = [Column(name, name, wide=name == "e") for name in "abcde"]
     lines = [Line.from_row(f"row {number}", columns, dict.fromkeys("abcde", number)) for number in range(350)]
     page = html.render_html(Document(lambda: [Table("", "way", columns, lines)], dict))
-    tab, troubles = opened(browser, tmp_path, page)
+    tab, troubles = open_page(browser, tmp_path, page)
     rows = tab.locator("tbody tr:visible")
     assert rows.count() == 300
     tab.get_by_label("filter rows").fill("row 349")
@@ -288,7 +289,7 @@ def test_columns_are_chosen_and_long_tables_begin_short(browser, tmp_path):
 
 def test_series_are_hidden_and_numbers_are_taken_along(page_tab, page):
     tab, troubles = page_tab
-    tab.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
+    tab.evaluate("document.querySelectorAll('details').forEach(item => item.open = true)")
     chart = tab.locator("figure", has=tab.locator("[download='roofline-1.csv']"))
     name, mark = chart.get_by_role("button", name="memory"), "> svg [aria-label*='floor by: memory']"
     many = chart.locator(mark).count()
@@ -328,24 +329,24 @@ def test_dark_and_narrow(page_tab):
     assert tab.evaluate(PAPER) == "rgb(255, 255, 255)" != dark
     assert tab.evaluate("document.documentElement.scrollWidth") <= 390
     tab.set_viewport_size({"width": 1100, "height": 800})
-    cut = "[...document.querySelectorAll('#answer .scroll')].filter(each => each.scrollWidth > each.clientWidth).length"
+    cut = "[...document.querySelectorAll('#answer .scroll')].filter(item => item.scrollWidth > item.clientWidth).length"
     assert tab.evaluate(cut) == 0  # the answer is seen whole
     assert troubles == []
 
 
-WIDER = """[...document.querySelectorAll("figure")].filter(each => each.scrollWidth > each.clientWidth || [
-    ...each.querySelectorAll("svg")].some(svg => svg.getBoundingClientRect().width > each.clientWidth + 1)).length"""
+WIDER = """[...document.querySelectorAll("figure")].filter(item => item.scrollWidth > item.clientWidth || [
+    ...item.querySelectorAll("svg")].some(svg => svg.getBoundingClientRect().width > item.clientWidth + 1)).length"""
 
 
 def test_a_phone_shows_the_answer_and_whole_charts(any_browser, tmp_path, page, batches_page):
     size = {"width": 390, "height": 844}
     for item in (page, batches_page, page_of(next(EXAMPLES.glob("kernels/bert/tensorrt*b32*")))):
-        tab, _ = opened(any_browser, tmp_path, item, viewport=size)
+        tab, _ = open_page(any_browser, tmp_path, item, viewport=size)
         latency = tab.locator("#answer .answer, #answer tbody td", has_text=re.compile(r"\d+ (ms|µs)|^\d\.\d+$")).first
         place = latency.bounding_box()
         assert place["y"] + place["height"] <= size["height"]
         assert place["x"] + place["width"] <= size["width"]
-        tab.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
+        tab.evaluate("document.querySelectorAll('details').forEach(item => item.open = true)")
         assert tab.evaluate("document.documentElement.scrollWidth") <= size["width"]
         assert tab.evaluate(WIDER) == 0
         assert tab.locator("figure svg:visible").count() == tab.locator("figure").count() > 0
@@ -353,7 +354,7 @@ def test_a_phone_shows_the_answer_and_whole_charts(any_browser, tmp_path, page, 
 
 
 def test_all_is_printed_but_what_is_to_be_clicked(browser, tmp_path, one_size):
-    tab, troubles = opened(browser, tmp_path, page_of(stored(tmp_path / "r", cpu_records())))
+    tab, troubles = open_page(browser, tmp_path, page_of(stored(tmp_path / "r", cpu_records())))
     folded = tab.locator("details:not(.columns):not([open])")
     assert folded.count() > 0
     assert tab.pdf().startswith(b"%PDF")
@@ -365,7 +366,7 @@ def test_all_is_printed_but_what_is_to_be_clicked(browser, tmp_path, one_size):
 
 
 def test_hostile_names_do_nothing(browser, tmp_path, one_size):
-    tab, troubles = opened(browser, tmp_path, page_of(stored(tmp_path / "r", SETS["hostile"])))
+    tab, troubles = open_page(browser, tmp_path, page_of(stored(tmp_path / "r", SETS["hostile"])))
     assert tab.locator("img").count() == 0
     assert "\u202e" not in tab.content()
     assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
@@ -382,12 +383,12 @@ def test_reads_without_scripts(browser, tmp_path, page):
 
 def test_axe_finds_no_serious_fault(browser, tmp_path, page):
     axe = pytest.importorskip("axe_core_python", reason="axe is not there")
-    tab, _ = opened(browser, tmp_path, page, bypass_csp=True)
+    tab, _ = open_page(browser, tmp_path, page, bypass_csp=True)
     tab.evaluate((Path(axe.__file__).parent / "axe.min.js").read_text())
     alike = "figure svg > *, tbody tr:nth-child(n+3)"  # of which there are thousands
-    tab.evaluate(f"document.querySelectorAll('{alike}').forEach(each => each.remove())")
-    found = tab.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
-    serious = [(item["id"], item["nodes"][0]["html"]) for item in found if item["impact"] in ("serious", "critical")]
+    tab.evaluate(f"document.querySelectorAll('{alike}').forEach(item => item.remove())")
+    faults = tab.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
+    serious = [(item["id"], item["nodes"][0]["html"]) for item in faults if item["impact"] in ("serious", "critical")]
     assert serious == []
 
 
@@ -401,7 +402,7 @@ def timeline(data: bytes) -> str:
     return picture.svg(False) if picture else ""
 
 
-def drawn(data: bytes) -> tuple[list[str], dict[str, tuple[float, float, float]]]:
+def lanes_and_boxes(data: bytes) -> tuple[list[str], dict[str, tuple[float, float, float]]]:
     """The names of the lanes, and of each box where it begins, how wide it is, as shares, and how far down it is."""
     root = ET.fromstring(timeline(data))
     wide = float(root.attrib["width"])
@@ -413,7 +414,7 @@ def drawn(data: bytes) -> tuple[list[str], dict[str, tuple[float, float, float]]
 
 
 def test_host_threads_nest_and_streams_stand_beneath():
-    lanes, boxes = drawn(training())
+    lanes, boxes = lanes_and_boxes(training())
     assert [re.sub(r".* · ", "", lane) for lane in lanes] == ["thread 1", "stream 7", "stream 8"]
     assert re.match(r"step [01], \d+ µs · host", lanes[0])
     linear, mm, call, gemm = (boxes[name] for name in ("aten::linear", "aten::mm", "cudaLaunchKernel", "s16816gemm"))
@@ -429,8 +430,8 @@ def test_many_short_events_are_few_boxes_that_say_how_many_they_are():
     events = [event("aten::big", 1, 20_000), *(item for pair in calls for item in pair)]
     boxes = re.findall(r'data-tip="(.*?);', timeline(text(step(1, 0, 20_100), *events)))
     assert len(boxes) <= 3 * TIMELINE_BINS
-    told = [re.fullmatch(r"([\d,]+) events", box) for box in boxes]
-    assert sum(int(item[1].replace(",", "")) if item else 1 for item in told) == 2 * len(calls) + 1
+    counts = [re.fullmatch(r"([\d,]+) events", box) for box in boxes]
+    assert sum(int(item[1].replace(",", "")) if item else 1 for item in counts) == 2 * len(calls) + 1
 
 
 def test_events_without_length_and_those_that_began_before_the_step():
