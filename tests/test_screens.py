@@ -3,9 +3,9 @@
 A screen is 24 lines of 100 columns, with what goes to standard error. Rows beyond it are for those who ask for them.
 """
 
+import itertools
 import re
 from collections.abc import Iterator
-from itertools import product
 from pathlib import Path
 
 import pytest
@@ -21,19 +21,21 @@ ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
 LINES, COLUMNS = 24, 100
 NOTE_MARKS = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹]")
-OF_RECORDS = ("show", "show --view notes")
-OF_MODELS = ("show --plot chart.svg",)  # a case is drawn and compared as its model is
-OF_PROFILES = ("show --view findings", "modules", "layers", "kernels", "roofline", "graph --output graph.html")
+OF_RECORDS = ("show {}", "show --view notes {}")
+OF_SOME = ("show --plot chart.svg {}", "compare {0} {0}")
+OF_PROFILES = (
+    "show --view findings {}", "modules {}", "layers {}", "kernels {}", "roofline {}", "graph --output graph.html {}",
+)  # fmt: skip
 TRACES = EXAMPLES / "h200" / "traces"
 RUNS = ("ttrt_fp16_bs32", "pytorch_bs32")
 
 
-def folders(pattern: str, cases: bool = True) -> list[Path]:
-    """Return the examples themselves, every model's folder with such files, and one of its ``cases``."""
-    first: dict[Path, Path] = {}
+def folders(pattern: str) -> tuple[list[Path], list[Path]]:
+    """Return every model's folder with such files, the examples themselves first, and a case of every third."""
+    first: dict[Path, Path] = {EXAMPLES: EXAMPLES}
     for file in sorted(EXAMPLES.rglob(pattern)):
         first.setdefault(file.parent.parent, file.parent)
-    return [EXAMPLES, *first, *(first.values() if cases else ())]
+    return [*first], [*first.values()][1::3]
 
 
 @pytest.fixture(scope="module")
@@ -48,13 +50,10 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def lines() -> Iterator[str]:
     """Yield command lines."""
-    records, profiles = (folders(pattern) for pattern in ("record.json*", "profile-*.json*"))
-    models = folders("record.json*", cases=False)
-    for commands, places in ((OF_RECORDS, records), (OF_MODELS, models), (OF_PROFILES, profiles)):
-        for command, folder in product(commands, places):
-            yield f"{command} {folder.relative_to(ROOT)}"
-    for folder in models:
-        yield "compare {0} {0}".format(folder.relative_to(ROOT))
+    (models, cases), (profiled, profiled_cases) = map(folders, ("record.json*", "profile-*.json*"))
+    places = ((OF_RECORDS, [*models, *cases]), (OF_SOME, models[::3]), (OF_PROFILES, [*profiled, *profiled_cases]))
+    for command, folder in itertools.chain.from_iterable(itertools.product(*place) for place in places):
+        yield command.format(folder.relative_to(ROOT))
     for model in sorted({file.parents[2] for file in EXAMPLES.rglob("trials.jsonl*")}):
         yield f"show {model.relative_to(ROOT)}"
     for view in VIEWS:
