@@ -58,8 +58,11 @@ class Exact(nn.Module):
 
 @functools.cache
 def seen(kind: Any) -> tuple[Profile, ...]:
-    """The profile of a model on each backend, as it comes back from its file."""
-    return tuple(_profiled(kind, label) for label in BACKENDS)
+    """The profile of a model on each backend, as it comes back from its file.
+
+    Inductor compiles ten kernels of the exact model by themselves, for a minute: it has the small model alone.
+    """
+    return tuple(_profiled(kind, label) for label in BACKENDS[: -1 if kind is Exact else None])
 
 
 def _profiled(kind: Any, label: str) -> Profile:
@@ -102,7 +105,7 @@ def test_times_are_of_all_calls_and_of_as_much_work_as_there_is():
     for item in data("layers", *seen(Exact), median=None)["cases"]:
         assert any("second" in module or "step" in module for module in item["rows"][0]["modules"])
     assert found["nothing"]["pytorch"]["times"]["median"] < 1e-3
-    assert [found["nothing"][label] for label in BACKENDS[1:]] == [None] * 4
+    assert [found["nothing"][label] for label in BACKENDS[1:-1]] == [None] * 3
     assert "never" not in found
 
 
