@@ -521,10 +521,8 @@ def short_kernel_name(name: str) -> str:
         return base or name
     if not arguments_text.startswith("<"):
         return base if arguments_text.startswith("(") else qualified + arguments_text
-    argument_names = (
-        match[0] for match in _NAME.finditer(_template_arguments(arguments_text)) if not _COMMON.match(match[0])
-    )
-    argument = next(argument_names, "").rpartition("::")[2]
+    matches = _NAME.finditer(_template_arguments(arguments_text))
+    argument = next((match[0] for match in matches if not _COMMON.match(match[0])), "").rpartition("::")[2]
     return argument if argument and base in _GENERIC else f"{base}<{argument or '…'}>"
 
 

@@ -476,11 +476,8 @@ def keep_of(texts: Iterable[str]) -> str:
     for layer in layers:
         if layers.count(layer) > 1:
             raise InferlensError(f"The layer '{layer}' is to be kept in two precisions.", expected="one for each layer")
-    return ",".join(
-        f"{precision}:{','.join(sorted(by_precision[precision]))}"
-        for precision in PRECISIONS
-        if precision in by_precision
-    )
+    kept = [(precision, sorted(by_precision[precision])) for precision in PRECISIONS if precision in by_precision]
+    return ",".join(f"{precision}:{','.join(names)}" for precision, names in kept)
 
 
 def kept_layers(case: Case) -> dict[str, str]:

@@ -125,9 +125,8 @@ def dims_of(value: Any) -> tuple[tuple[TensorSpec, ...], ...]:
         raise refusal from error
     all_dims = [dim for sizes in dims for dim in sizes]
     names = {dim.name for dim in all_dims}
-    if len(names) < len(dims) or any(
-        len(dim.shape) != 1 or ":" in str(dim).removesuffix(":float32") for dim in all_dims
-    ):
+    are_sizes = all(len(dim.shape) == 1 and ":" not in str(dim).removesuffix(":float32") for dim in all_dims)
+    if len(names) < len(dims) or not are_sizes:
         raise refusal
     return tuple(itertools.product(*dims))
 

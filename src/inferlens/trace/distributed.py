@@ -214,7 +214,7 @@ def _first_step_events(analysis: Analysis, on_gpu: bool) -> dict[Key, tuple[floa
 
 
 def _by_numbered_key(keys: Sequence[Key], values: Sequence[tuple[float, float]]) -> dict[Key, tuple[float, float]]:
-    """Return the values by their keys, each with a number that tells equal keys apart."""
+    """Return the values by their keys, with a number that distinguishes equal keys."""
     counts: Counter[Key] = Counter()
     numbered = {}
     for key, value in zip(keys, values, strict=True):

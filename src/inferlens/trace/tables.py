@@ -44,9 +44,8 @@ def module_tree(analysis: Analysis, *, depth: int | None = None) -> Columns:
     total = device.copy()
     names: list[str] = []
     paths: list[str] = []
-    lineages: list[
-        tuple[int, ...]
-    ] = []  # a module's ancestors, outermost first, and itself; sorted, they are pre-order
+    # The ancestors of each module, outermost first, and the module itself. Sorted, they are in pre-order.
+    lineages: list[tuple[int, ...]] = []
     for number, (parent, name) in enumerate(numbers):
         names.append(trace.strings[name].removeprefix(_MODULE))
         paths.append(f"{paths[parent]}.{names[-1]}" if parent >= 0 else names[-1])

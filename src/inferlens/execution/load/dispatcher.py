@@ -364,9 +364,8 @@ def measure(
     guess, record = record.capacity, replace(record, capacity=None)
     if not record.service:
         deployment, groups = record.deployment, range(len(record.mix.groups))
-        times = [
-            {size: service_time(instances, deployment, group, size) for size in deployment.sizes} for group in groups
-        ]
+        sizes = deployment.sizes
+        times = [{size: service_time(instances, deployment, group, size) for size in sizes} for group in groups]
         record = replace(record, service=tuple(times))
     if not guess:
         record, guess = choose_batching(record) if record.search else (record, predict_capacity(record))
@@ -439,9 +438,8 @@ def summarize_run(log: LoadLog, record: LoadRecord, **fields: Any) -> LoadRun:
         served = log.batch[(groups == group) & (log.batch >= 0)]
         seconds = float(np.nansum(busy[np.unique(served)]) / max(len(served), 1))
         quantiles = (quantile(0.5, group_latency), quantile(0.99, group_latency))
-        return GroupRun(
-            requests=len(group_latency), quantiles=quantiles, padding=1 - mix.filled[group], seconds=seconds
-        )
+        padding, requests = 1 - mix.filled[group], len(group_latency)
+        return GroupRun(requests=requests, quantiles=quantiles, padding=padding, seconds=seconds)
 
     counts: dict[str, Any] = {name: int((status == number).sum()) for number, name in enumerate(STATUSES)}
     compiled: Counter[str] = Counter()

@@ -452,11 +452,10 @@ def limited_by(record: LoadRecord) -> LimitedBy:
     if run.busy >= BUSY:
         return "instances" if run.gpu is None else "host"
     size = max(1, round(run.mean_batch))
-    calls = [
-        times[min(prepared for prepared in times if prepared >= size)] for times in record.service if size <= max(times)
-    ]
-    if max(calls, default=0.0) > limit / 2:
-        return "call"
+    for times in record.service:
+        fitting_sizes = [prepared for prepared in times if prepared >= size]
+        if fitting_sizes and times[min(fitting_sizes)] > limit / 2:
+            return "call"
     return "batching" if wait >= limit / 5 and run.waited > wait / 2 else "queue"
 
 

@@ -92,9 +92,8 @@ def serve(job: ServeJob, context: TaskContext) -> ServeResult:
                 group = group_context(job, number, size, context)
                 model = group.load()
                 module = module or model.module
-                runners[number, size] = runner = group.prepare(
-                    replaced(model, module=module)
-                )  # one copy of the weights
+                # All runners share one copy of the weights.
+                runners[number, size] = runner = group.prepare(replaced(model, module=module))
                 if number not in pools:
                     inputs, expected[number] = read_arrays(samples, "input", "output")
                     pools[number] = {spec.name: array for spec, array in zip(model.inputs, inputs, strict=True)}
