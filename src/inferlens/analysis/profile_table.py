@@ -212,7 +212,7 @@ class Runs:
         )  # fmt: skip
 
     def layer_times(self, indices: Iterable[int]) -> RunTimes:
-        """Return the statistics of the sum of the layers at these places, from 0."""
+        """Return the statistics of the sum of the layers at these indices."""
         return self.times(self.layers[list(indices)].sum(axis=0))
 
     def with_kernel_shares(self) -> Runs:
@@ -381,7 +381,7 @@ class ProfileTable(Generic[RowT, AccountT]):
 
     rows: tuple[RowT, ...]
     reconciliation: AccountT
-    members: Mapping[int, Sequence[int]]  # by each row's place, the places from 0 of its layers or kernels
+    members: Mapping[int, Sequence[int]]  # by the ``place`` of a row, the indices of its layers or kernels
     runs: Runs
 
     def sum_of(self, rows: Iterable[ProfileRow]) -> RunTimes:

@@ -244,7 +244,7 @@ def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
 
 
 def latest(records: Sequence[Record]) -> list[CaseRuns]:
-    """Return the last run of each case on each machine, at the place of the case's first record.
+    """Return the last run of each case on each machine, in the order of the cases' first records.
 
     A run that was cut short does not hide an earlier complete one, unless more of its processes ran. A run of
     throughput alone does not hide one with latencies. Records of one run that share a case are its processes.

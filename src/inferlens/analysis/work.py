@@ -297,7 +297,7 @@ def _has_no_product(part: Part) -> bool:
 
 
 class Precisions(Struct, frozen=True, kw_only=True):
-    """The precisions of the layers or kernels of one case; places are theirs, from 0.
+    """The precisions of the layers or kernels of one case. Numbers are their indices.
 
     Conversions of type or memory order have no precision: in a quantized model they are the cost of quantizing. An
     unknown precision is empty.
@@ -308,9 +308,9 @@ class Precisions(Struct, frozen=True, kw_only=True):
     time: dict[str, float]
     # Share of the multiply-adds by precision, which adds up to 1; empty if they were not counted.
     work: dict[str, float]
-    converting: float  # share of the time in conversions; ``conversions``: their places
+    converting: float  # share of the time in conversions; ``conversions``: their indices
     conversions: tuple[int, ...]
-    stayed: tuple[int, ...]  # places of multiply-adds in a precision that is not quantized, longest first
+    stayed: tuple[int, ...]  # indices of multiply-adds in a precision that is not quantized, longest first
 
 
 def precisions(profile: Profile, runs: Runs) -> Precisions | None:
@@ -340,7 +340,7 @@ def precisions(profile: Profile, runs: Runs) -> Precisions | None:
 
 
 def _work_by_precision(profile: Profile, names: Sequence[str]) -> tuple[dict[str, float], list[int]]:
-    """Return the share of the multiply-adds by precision, and the places that have any."""
+    """Return the share of the multiply-adds by precision, and the indices of the parts that have any."""
     parts, work = profile.parts, profile.work
     units = assign_work(parts, work)[0] if work and work.modules else []
     flops = {unit.parts: unit.work.flops for unit in units if unit.work and unit.work.flops > 0}

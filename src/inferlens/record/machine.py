@@ -141,8 +141,8 @@ class Marks(Struct, frozen=True, kw_only=True):
     """The disturbed samples of a series.
 
     Attributes:
-        disturbed: places of the samples that something touched which is not the case's own doing.
-        discarded: places of the samples to leave out of statistics: ``disturbed``, or none.
+        disturbed: indices of the samples that something disturbed, other than the case itself.
+        discarded: indices of the samples to leave out of statistics: ``disturbed``, or none.
         touched: number of samples per kind of disturbance, including those that the case itself caused.
     """
 

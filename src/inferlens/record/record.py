@@ -189,8 +189,8 @@ class Environment(Struct, frozen=True, kw_only=True):
 
     def same_as(self, environment: Environment) -> bool:
         """Return whether nothing differs. The order of the GPUs does not matter."""
-        first, second = (sorted(place.gpus, key=lambda gpu: gpu.uuid) for place in (self, environment))
-        return first == second and msgspec.structs.replace(self, gpus=environment.gpus) == environment
+        own_gpus, gpus = (sorted(owner.gpus, key=lambda gpu: gpu.uuid) for owner in (self, environment))
+        return own_gpus == gpus and msgspec.structs.replace(self, gpus=environment.gpus) == environment
 
 
 RANDOM_WEIGHTS = "Its weights are random; --weights FILE measures and keeps your own."

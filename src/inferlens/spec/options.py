@@ -34,7 +34,7 @@ class OptionSpec(Struct, frozen=True):
         metavar: the placeholder of the value in the help; empty: that of the type.
         names: the names on the command line, if the field's name is not enough.
         panel: the panel of the help.
-        read: a function that reads a list of values, or a table, in place of the one for the type.
+        read: a function that reads a list of values, or a table, instead of the function for the type.
     """
 
     help: str
@@ -121,7 +121,7 @@ class OptionField(NamedTuple):
 
 
 def option_fields(*kinds: type[Struct], command: str = "") -> dict[str, OptionField]:
-    """Return the options that structs declare, by name; those of a struct in a field stand in its place.
+    """Return the options that structs declare, by name. A field that is a struct is replaced by its options.
 
     A later struct replaces options of the same name. With ``command`` only its options are returned.
     """

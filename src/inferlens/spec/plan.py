@@ -1,8 +1,8 @@
 """A plan, whose axes multiply into cases, and one case in one text, both as a person writes them.
 
 A plan has the same words on the command line, in a file and in Python. A case is written as its label says it:
-``torch_compile:default fp16 batch 8 cuda 4 threads dynamic=true``. In any order: the backend, what a label says of an
-axis, ``AXIS=VALUE``, or an option of the backend as ``NAME=VALUE`` or ``BACKEND.NAME=VALUE``.
+``torch_compile:default fp16 batch 8 cuda 4 threads dynamic=true``. Its words may have any order: the backend, the words
+of an axis as in a label, ``AXIS=VALUE``, or an option of the backend as ``NAME=VALUE`` or ``BACKEND.NAME=VALUE``.
 """
 
 from __future__ import annotations

@@ -2,5 +2,5 @@
 
 ``Trace`` has all complete events in the order of the file. ``trace.gpu``, ``trace.calls`` (of the CUDA runtime and
 driver), ``trace.scopes`` (operators and annotations) and ``trace.allocations`` have columns of their own. Their ``row``
-is the index of an event among all events; a *place* is an index in such columns.
+is the index of an event among all events. All other indices are indices in such columns.
 """

@@ -1,4 +1,4 @@
-"""A trace as columns: numpy arrays with one place per event, and tables of texts that the arrays point into."""
+"""A trace as columns: numpy arrays with one value per event, and tables of texts that the arrays point into."""
 
 from __future__ import annotations
 

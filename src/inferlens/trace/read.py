@@ -167,7 +167,7 @@ class EventReader:
                 raise NotATrace("This is not a trace: it has no traceEvents.", expected=_EXPECTED)
 
     def _next(self, block: bytes) -> list[Event]:
-        """Return events up to the last place where the text can be cut."""
+        """Return the events before the last cut that decodes."""
         self._buffer += block
         end = len(self._buffer) + 1
         for _ in range(_TRIES):
@@ -254,7 +254,7 @@ def _decoded(text: bytes) -> tuple[list[Event], bytes | None]:
         trailing = _TRAILING.search(str(error))
         if not trailing:
             raise
-        # msgspec counts from the bracket put before the text, and names the place behind it or the one after that.
+        # msgspec counts from the bracket that was put before the text, to the end of the list or one byte further.
         end = text.rfind(b"]", 0, int(trailing[1]))
         return decode_events(b"[" + text[:end] + b"]"), text[end + 1 :]
 
