@@ -18,6 +18,7 @@ from tests.commands import inferlens
 from tests.models.loading import graph
 from tests.refusals import refusal
 
+QUICK = ("-b", "onnxruntime:cpu", "--quick", "--mode", "latency", "--iterations", "3")
 NAMES = ("input_ids", "attention_mask", "token_type_ids")
 
 
@@ -47,7 +48,7 @@ def inputs_of(path, *, batch=1, asked=(), dims=()):
 
 
 def test_all_missing_inputs_are_one_message_with_a_command_that_works(bert):
-    command = ("bench", "bert.onnx", "-b", "onnxruntime:cpu", "--quick", "--iterations", "3", "--mode", "latency")
+    command = ("bench", "bert.onnx", *QUICK)
     refused = inferlens(*command, cwd=bert.parent)
     assert refused.returncode == 2
     assert all(f"{name} (1 x sequence_length)" in refused.stderr for name in NAMES)
@@ -120,7 +121,7 @@ def test_other_commands_and_plan_files_take_names_too(bert):
 
 
 def test_several_sizes_are_rows_with_a_column_and_a_race_each(bert):
-    words = ("bert.onnx", "-b", "onnxruntime:cpu", "--quick", "--mode", "latency", "--iterations", "3", "-o", "sizes")
+    words = ("bert.onnx", *QUICK, "--output", "sizes")
     for size in ("16", "32"):  # of two runs
         done = inferlens("bench", *words, "--dim", f"sequence_length={size}", cwd=bert.parent)
         assert done.returncode == 0, done.stderr

@@ -277,7 +277,6 @@ def boxes(*profiles: Profile, sort: str = "time", median: float | None = 6e-3):
 def test_boxes_are_drawn_of_any_names():
     pytest.importorskip("vl_convert")
     svg, missing = plots.draw_cases(boxes(NASTY_PROFILES["layers"], *ALL), "svg")
-    assert svg == plots.draw_cases(boxes(NASTY_PROFILES["layers"], *ALL), "svg")[0]
     shown = "".join(Xml.fromstring(svg).itertext())
     for name in ("layer2", "pytorch fp32", "openvino fp32", "#12", "5th to 95th percentile"):
         assert name in shown
