@@ -44,7 +44,7 @@ def is_installed(*libraries: str) -> bool:
 
 @cache
 def has_gpu() -> bool:
-    """Return whether NVIDIA's driver shows a GPU. A missing library, a missing driver and a broken one are alike."""
+    """Return whether NVIDIA's driver shows a GPU. Return false if the library or the driver is missing or broken."""
     with contextlib.suppress(Exception), open_nvml() as nvml:
         return bool(nvml.nvmlDeviceGetCount())
     return False
@@ -89,14 +89,15 @@ def cuda_precisions(torch: Any) -> tuple[tuple[str, ...], dict[str, str]]:
 def cuda_quantized(torch: Any) -> tuple[tuple[str, ...], dict[str, str]]:
     """Return the precisions that this GPU can be quantized to, and ``Capabilities.limits`` for the others."""
     capability = torch.cuda.get_device_capability()
-    least = {"fp8": (8, 9), "int8": (8, 0)}
-    lacking = {
-        f"cuda/{name}": f"this GPU has compute capability {'.'.join(map(str, capability))}, and {name} needs "
-        f"{'.'.join(map(str, least[name]))}"
-        for name in QUANTIZED
-        if capability < least[name]
-    }
-    return tuple(name for name in QUANTIZED if capability >= least[name]), lacking
+    precisions, limits = [], {}
+    for name in QUANTIZED:
+        needed = {"fp8": (8, 9), "int8": (8, 0)}[name]
+        if capability >= needed:
+            precisions.append(name)
+        else:
+            has, needs = (".".join(map(str, numbers)) for numbers in (capability, needed))
+            limits[f"cuda/{name}"] = f"this GPU has compute capability {has}, and {name} needs {needs}"
+    return tuple(precisions), limits
 
 
 def warn_no_effect(preparation: Preparation, option: str, device: str) -> None:
@@ -106,9 +107,9 @@ def warn_no_effect(preparation: Preparation, option: str, device: str) -> None:
 
 def check_cuda_options(options: Struct, case: Case, preparation: Preparation) -> None:
     """Warn of CUDA options on another device, and refuse a CUDA graph there."""
-    for name in ON_CUDA:
-        if case.device == "cuda" or name not in changed_options(options):
-            continue
+    if case.device == "cuda":
+        return
+    for name in changed_options(options, ON_CUDA):
         if name == "cuda_graph":
             raise Unsupported(f"There are no CUDA graphs on {case.device}.", hint="a backend on CUDA, or no cuda_graph")
         warn_no_effect(preparation, name, case.device)
@@ -116,15 +117,14 @@ def check_cuda_options(options: Struct, case: Case, preparation: Preparation) ->
 
 def warn_ignored_options(options: Struct, names: Iterable[str], why: str, preparation: Preparation) -> None:
     """Warn of every option in ``names`` that is not at its default, with the reason why it is ignored."""
-    for name in names:
-        if name in changed_options(options):
-            preparation.warn("no-effect", f"{name} does nothing: {why}", "Leave it out there.")
+    for name in changed_options(options, names):
+        preparation.warn("no-effect", f"{name} does nothing: {why}", "Leave it out there.")
 
 
-def changed_options(options: Struct) -> set[str]:
-    """Return the names of the options that are not at their defaults."""
+def changed_options(options: Struct, names: Iterable[str]) -> list[str]:
+    """Return those of ``names`` that are options which are not at their defaults."""
     default = type(options)()
-    return {name for name in options.__struct_fields__ if getattr(options, name) != getattr(default, name)}
+    return [name for name in names if getattr(options, name, None) != getattr(default, name, None)]
 
 
 def torch_versions(torch: Any) -> dict[str, str]:
@@ -157,8 +157,8 @@ def torch_settings(*, threads: int | None, tf32: bool, cudnn_benchmark: bool = F
 def _allow_tf32(on: tuple[bool, bool] | None = None) -> tuple[bool, bool]:
     """Return whether matrix products and cuDNN may use TF32, after setting both if ``on`` is given.
 
-    The newer ``fp32_precision`` attributes are not used: once they are set, reading the older ones raises, and
-    PyTorch's own compiler reads the older ones.
+    It does not use the newer attributes ``fp32_precision``: once they are set, reading the older ones raises, and
+    PyTorch's compiler reads the older ones.
     """
     from torch import backends
 
@@ -171,7 +171,7 @@ def _allow_tf32(on: tuple[bool, bool] | None = None) -> tuple[bool, bool]:
 
 @contextmanager
 def ignore_deprecations() -> Iterator[None]:
-    """Ignore deprecation warnings, since backends handle the differences between versions."""
+    """Ignore deprecation warnings, because backends handle the differences between versions."""
     with warnings.catch_warnings():
         for category in (DeprecationWarning, FutureWarning):
             warnings.simplefilter("ignore", category)
@@ -180,10 +180,7 @@ def ignore_deprecations() -> Iterator[None]:
 
 @contextmanager
 def unsupported_on_error(message: str, hint: str = "") -> Iterator[None]:
-    """Turn any exception of a library into Unsupported, except for a lack of memory.
-
-    Exporters, compilers and converters raise nearly every type of exception.
-    """
+    """Turn an exception of a library, which may be of any type, into Unsupported, except for a lack of memory."""
     try:
         yield
     except InferlensError:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from inferlens.backends.clocks import Clock, HostClock, nvtx_range
 from inferlens.errors import InferlensError, Unsupported, suggestion
-from inferlens.models.inputs import flatten, on_host, one_or_all
+from inferlens.models.inputs import flatten, on_host, single_or_list
 from inferlens.models.model import Array, Format, Model, ModelInfo
 from inferlens.record.builds import BuildReport, Partition
 from inferlens.record.profile import Layers
@@ -71,20 +71,21 @@ class Knob(Struct, frozen=True, kw_only=True):
 
     name: str
     values: tuple[Option, ...]  # without the default, the most promising first
-    devices: tuple[str, ...] = ()  # where it has an effect, as ``precisions`` and ``variants``; empty: everywhere
-    precisions: tuple[str, ...] = ()
-    variants: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()  # the devices on which it has an effect; empty: all
+    precisions: tuple[str, ...] = ()  # the same for precisions
+    variants: tuple[str, ...] = ()  # the same for variants
     needs: tuple[str, ...] = ()  # options without which it has no effect
     excludes: tuple[str, ...] = ()  # options with which it has no effect or fails
-    objectives: tuple[str, ...] = ()  # objectives that are worth a process; empty: all
+    objectives: tuple[str, ...] = ()  # objectives for which it is tried; empty: all
     build: float = 1.0  # about how many times longer preparation takes with it
     helps: tuple[str, ...] = ()  # keys of ``analysis.measures.BOTTLENECKS`` that it may reduce
 
     def fits(self, case: Case) -> bool:
         """Return whether the knob may have an effect; ``case.options`` holds the options that are not the default."""
-        here = ((self.devices, case.device), (self.precisions, case.precision), (self.variants, case.variant))
         return (
-            all(not item or value in item for item, value in here)
+            (not self.devices or case.device in self.devices)
+            and (not self.precisions or case.precision in self.precisions)
+            and (not self.variants or case.variant in self.variants)
             and all(name in case.options for name in self.needs)
             and not any(name in case.options for name in self.excludes)
         )
@@ -95,7 +96,7 @@ class Knob(Struct, frozen=True, kw_only=True):
 
 
 class Recommendation(Struct, frozen=True):
-    """A configuration in which experts deploy the library. ``bench`` runs these by default."""
+    """A configuration in which experts deploy the library. By default ``bench`` runs the recommendations."""
 
     variant: str
     device: str = "cuda"
@@ -116,9 +117,9 @@ class Recommendation(Struct, frozen=True):
 class Support(Struct, frozen=True):
     """A variant that works on a device in these precisions, for models of ``formats`` (empty: the backend's).
 
-    The first one on a device is the default variant. ``quantizes`` has the precisions to which models can be brought,
-    and ``keeps`` those in which single layers can stay. Calibration data is needed unless the case has the options
-    ``without_data`` (``None``: always needed).
+    The first support of a device is its default variant. ``quantizes`` has the precisions to which it quantizes models,
+    and ``keeps`` those in which single layers can stay. Quantizing needs calibration data unless the case has the
+    options ``without_data`` (``None``: always).
     """
 
     variant: str
@@ -131,7 +132,7 @@ class Support(Struct, frozen=True):
 
 
 class Absence(Struct, frozen=True):
-    """The reason why a variant (empty: the backend) is missing, here or on one device, and a command that helps."""
+    """The reason why a variant (empty: the backend) is missing, on one device or all, and a command that helps."""
 
     variant: str
     reason: str
@@ -147,7 +148,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
 
     formats: tuple[Format, ...]  # accepted models
     supports: tuple[Support, ...] = ()
-    writes: tuple[Support, ...] = ()  # as ``supports``, for quantized files for another machine
+    writes: tuple[Support, ...] = ()  # as ``supports``, for quantized files that another machine runs
     absent: tuple[Absence, ...] = ()
     limits: dict[str, str] = {}
     libraries: dict[str, str] = {}  # versions of the libraries that it uses
@@ -167,34 +168,33 @@ class Capabilities(Struct, frozen=True, kw_only=True):
         return next((support.variant for support in self.takes(format) if support.device == device), None)
 
     def refusal(self, case: Case, model_info: ModelInfo) -> Unsupported | None:
-        """Return why ``case`` cannot run here, or ``None`` if nothing speaks against it before it is prepared."""
+        """Return why ``case`` cannot run here, or ``None`` if no reason is visible before it is prepared."""
         for absence in self.absent:
             if absence.variant in ("", case.variant) and absence.device in ("", case.device):
                 return Unsupported(absence.reason, hint=absence.hint)
-        here = [support for support in self.supports if support.variant == case.variant]
-        on_device = [support for support in here if support.device == case.device]
-        if not on_device:
-            devices = [support.device for support in here]
-            only = f"on {case.device}, only on {', '.join(devices)}" if devices else "on any device of this machine"
-            hint = f"--device {devices[0]}" if devices else ""
-            return Unsupported(f"{case.backend_label} does not run {only}.", hint=hint)
+        by_device = {support.device: support for support in self.supports if support.variant == case.variant}
+        support = by_device.get(case.device)
+        if support is None:
+            message, hint = f"{case.backend_label} does not run on any device of this machine.", ""
+            if by_device:
+                message = f"{case.backend_label} does not run on {case.device}, only on {', '.join(by_device)}."
+                hint = f"--device {next(iter(by_device))}"
+            return Unsupported(message, hint=hint)
         if case.io == "host" and case.device == "cpu":
             return Unsupported("On the CPU every call begins and ends on the host.", hint="without --io host")
-        formats = on_device[0].formats or self.formats
+        formats = support.formats or self.formats
         if model_info.format not in formats:
             message = f"{case.backend_label} cannot run a model of format '{model_info.format}'."
             return Unsupported(message, expected=f"format {', '.join(formats)}")
-        return self._precision_refusal(case, model_info, on_device[0])
+        return self._precision_refusal(case, model_info, support)
 
     def _precision_refusal(self, case: Case, model_info: ModelInfo, support: Support) -> Unsupported | None:
-        precisions = support.precisions
         keys = (f"{case.variant}/{case.device}/{case.precision}", f"{case.device}/{case.precision}")
         reason = next((f": {self.limits[key]}" for key in keys if key in self.limits), "")
-        if case.precision not in precisions:
-            hint = f"--precision {','.join(name for name in precisions if name not in QUANTIZED)}"
-            return Unsupported(
-                f"{case.backend_label} does not run {case.precision} on {case.device}{reason}.", hint=hint
-            )
+        if case.precision not in support.precisions:
+            message = f"{case.backend_label} does not run {case.precision} on {case.device}{reason}."
+            unquantized = [name for name in support.precisions if name not in QUANTIZED]
+            return Unsupported(message, hint=f"--precision {','.join(unquantized)}")
         if model_info.origin and model_info.precision != case.precision:
             message = f"The model was compiled for {model_info.precision}, not for {case.precision}."
             return Unsupported(message, hint=f"--precision {model_info.precision}")
@@ -213,15 +213,17 @@ class Capabilities(Struct, frozen=True, kw_only=True):
 
 
 def merge_capabilities(capabilities: Sequence[Capabilities]) -> Capabilities:
-    """Return the union of a backend's capabilities in several environments; absent is what all of them lack."""
-    first, *others = capabilities
-    absent = [{(absence.variant, absence.device) for absence in can.absent} for can in others]
-    supports = {(support.variant, support.device): support for can in capabilities for support in can.supports}
+    """Return the union of a backend's capabilities in several environments; ``absent`` has what all of them lack."""
+    formats: dict[Format, None] = {}
+    supports: dict[tuple[str, str], Support] = {}
+    absent = {(absence.variant, absence.device): absence for absence in capabilities[0].absent}
+    for capability in capabilities:
+        formats |= dict.fromkeys(capability.formats)
+        supports |= {(support.variant, support.device): support for support in capability.supports}
+        lacking = {(absence.variant, absence.device) for absence in capability.absent}
+        absent = {key: absence for key, absence in absent.items() if key in lacking}
     return msgspec.structs.replace(
-        first,
-        formats=tuple(dict.fromkeys(format for can in capabilities for format in can.formats)),
-        supports=tuple(supports.values()),
-        absent=tuple(item for item in first.absent if all((item.variant, item.device) in lacks for lacks in absent)),
+        capabilities[0], formats=tuple(formats), supports=tuple(supports.values()), absent=tuple(absent.values())
     )
 
 
@@ -234,17 +236,17 @@ class PhaseNote:
 
 @dataclass
 class Preparation:
-    """The services for a backend that prepares a model, and its reports: phases, facts, artefacts, warnings."""
+    """The settings for a backend that prepares a model, and its reports: phases, facts, artefacts, warnings."""
 
-    folder: Path  # the case's folder; its files are kept with the record
-    cache: Path  # for artefacts shared by cases; name them by their content
+    folder: Path  # the folder of the case; its files are kept with the record
+    cache: Path  # the folder for artefacts that cases share; their names are hashes of their content
     on_phase: Callable[[PhaseName], None] = lambda _: None  # called as each phase begins
     now: Callable[[], float] = time.perf_counter  # the clock of the phases, in seconds
     rebuild: bool = False  # whether cached files are made again
     level: str = ""  # the level to profile at, such as ``layer``; empty: timed, without any instrument
     trust: bool = False  # whether files that can run code may be opened
-    export_folder: Path | None = None  # has this model's export for this backend and precision
-    export_lock: Path | None = None  # locked by the one of several live processes that exports the model
+    export_folder: Path | None = None  # the folder with this model's export for this backend and precision
+    export_lock: Path | None = None  # the file that is locked by the process that exports the model for others
     already_built: bool = False  # whether a process of this case has filled the cache
     cached_only: bool = False  # whether a missing file of the cache is an error, and not built
     phases: list[Phase] = dataclasses.field(default_factory=list, init=False)
@@ -256,13 +258,13 @@ class Preparation:
     def phase(self, name: PhaseName) -> Iterator[PhaseNote]:
         """Time the body as one phase. A phase that fails is recorded too."""
         self.on_phase(name)
-        noted = PhaseNote()
+        phase_note = PhaseNote()
         begin = self.now()
         try:
             with nvtx_range(name):
-                yield noted
+                yield phase_note
         finally:
-            self.phases.append(Phase(name, self.now() - begin, noted.note))
+            self.phases.append(Phase(name, self.now() - begin, phase_note.note))
 
     def keep(self, path: Path, kind: str) -> None:
         """List a file under ``folder`` as an artefact of the record."""
@@ -296,7 +298,7 @@ class Runner(ABC):
 
     @abstractmethod
     def place(self, inputs: Inputs) -> Any:
-        """Return the inputs on the device, in the runner's own form and precision, as ``infer`` takes them."""
+        """Return the inputs on the device, in the form and precision that ``infer`` takes."""
 
     @abstractmethod
     def infer(self, feed: Any) -> Any:
@@ -305,7 +307,7 @@ class Runner(ABC):
     def thread_caller(self) -> Callable[[Any], Any] | None:
         """Return a call for one more thread, which uses its own feed; ``None`` if threads may not call at once.
 
-        It serves devices without a queue, where calls in flight together need threads.
+        On devices without a queue, several calls are in flight only if several threads call.
         """
         return None
 
@@ -327,8 +329,8 @@ class Runner(ABC):
         return self.place(on_host(inputs))
 
     def give(self, outputs: Any) -> Any:
-        """Return outputs in the model's structure, if known: arrays, or tensors that enqueued work may still write."""
-        return one_or_all(self.collect(outputs))
+        """Return outputs in the model's structure, if known: arrays, or tensors that enqueued work may still change."""
+        return single_or_list(self.collect(outputs))
 
     @property
     def reuses_outputs(self) -> bool:
@@ -347,7 +349,7 @@ class Runner(ABC):
         return 0
 
     def device_memory(self) -> tuple[int, str] | None:
-        """Return the peak device memory in bytes by the library's count, and the basis; ``None`` if unknown."""
+        """Return the peak device memory in bytes, and how the library counts it; ``None`` if unknown."""
         return None
 
     def memory_parts(self) -> dict[str, int]:
@@ -363,11 +365,11 @@ class Backend(ABC):
     summary: ClassVar[str]
     short: ClassVar[str] = ""  # a shorter name, if there is one
     variants: ClassVar[tuple[str, ...]] = ("",)
-    slow_variants: ClassVar[dict[str, float]] = {}  # how many times longer their build takes
-    variant_helps: ClassVar[dict[str, tuple[str, ...]]] = {}  # as ``Knob.helps``, without the first variant
+    slow_variants: ClassVar[dict[str, float]] = {}  # how many times longer the build of these variants takes
+    variant_helps: ClassVar[dict[str, tuple[str, ...]]] = {}  # as ``Knob.helps``, for all variants but the first
     # Variant and options that compute the reference on the CPU, by the format of the model or of its origin.
     reference_for: ClassVar[dict[Format, tuple[str, dict[str, Option]]]] = {}
-    aliases: ClassVar[dict[str, str]] = {}  # own names of options that are more common under another name
+    aliases: ClassVar[dict[str, str]] = {}  # the backend's names of options, by their most common names
     distributions: ClassVar[tuple[str, ...]] = ()  # packages whose versions belong in a record
     knobs: ClassVar[tuple[Knob, ...]] = ()  # settings that tuning tries
     # Configurations that ``bench`` runs by default; empty: the default variant.
@@ -390,12 +392,12 @@ class Backend(ABC):
     def times_kernels(self, case: Case, *, cached: bool = False) -> bool:  # noqa: ARG002
         """Return whether preparing times kernels on the device, so that no other process may use it.
 
-        ``cached`` tells that the cache already holds what a build of the case makes.
+        ``cached`` says that the cache already has the result of the build.
         """
         return False
 
     def exports(self, case: Case) -> str:  # noqa: ARG002
-        """Return the precision of the case's ONNX graph if it depends on no option, else an empty string."""
+        """Return the precision of the case's ONNX graph; empty if there is none, or if it depends on options."""
         return ""
 
     @classmethod
@@ -414,16 +416,14 @@ class Backend(ABC):
         except msgspec.ValidationError as error:
             name = str(error).rpartition("$.")[2].rstrip("`")
             hints = get_type_hints(cls.options, include_extras=True)
-            raise InferlensError(
-                f"The option {cls.name}.{name} does not take '{case.options[name]}'.",
-                expected=option_values(hints[name]),
-            ) from error
+            message = f"The option {cls.name}.{name} does not take '{case.options[name]}'."
+            raise InferlensError(message, expected=option_values(hints[name])) from error
 
     @classmethod
     def effective(cls, case: Case) -> Case:
-        """Return the plainest case that runs like ``case``: options at their defaults are left out.
+        """Return the simplest case that runs like ``case``: options at their defaults are left out.
 
-        Subclasses override it where two variants do the same. It imports nothing. Raises as :meth:`parse_options`.
+        Subclasses override it if two variants do the same. It imports nothing. Raises as :meth:`parse_options`.
         """
         options, default = cls.parse_options(case), cls.options()
         names = [name for name in sorted(case.options) if getattr(options, name) != getattr(default, name)]
@@ -433,8 +433,8 @@ class Backend(ABC):
     def hint(cls, case: Case, option: str, value: Option, facts: Mapping[str, Any]) -> Hint:  # noqa: ARG003
         """Return how ``case`` gets the effect of ``option=value``: by default through the option of that name.
 
-        Subclasses override it where a variant has the effect, or where the option has none. It is called with the facts
-        of a record and imports nothing. ``option`` has its most common name.
+        Subclasses override it if a variant has the effect, or if the option has none. ``facts`` are those of a record,
+        and ``option`` is the most common name. It imports nothing.
         """
         option = cls.aliases.get(option, option)
         if option not in cls.options.__struct_fields__ or (option in ON_CUDA and case.device != "cuda"):
@@ -464,9 +464,9 @@ def option_values(hint: Any) -> str:
     return f"{text}, {least} or more" if most is None else f"{text} from {least} to {most}"
 
 
-# Relative L2 error against fp32 that counts as right. Unit roundoffs: 6e-8 (fp32), 5e-4 (fp16, TF32), 4e-3 (bf16);
-# the factor above them leaves room for the depth of the network and another order of summation. Quantized models are
-# compared with themselves, computed in fp32 between their own roundings: what differs is which way a value is rounded.
+# Relative L2 error against fp32 that counts as right. Unit roundoffs are 6e-8 (fp32), 5e-4 (fp16, TF32), 4e-3 (bf16);
+# the factor above them leaves room for the depth of the network and another order of summation. A quantized model is
+# compared with itself, computed in fp32 between its roundings, so only the direction of a rounding can differ.
 TOLERANCES = {"fp32": 1e-4, "tf32": 2e-2, "fp16": 2e-2, "bf16": 1e-1, "fp8": 1e-1, "int8": 1e-1}
 
 
@@ -493,9 +493,9 @@ class Quantizer(ABC):
 
     @abstractmethod
     def write_quantized(self, model: Model, case: Case, preparation: Preparation, path: Path) -> Path:
-        """Write the quantized ``model`` to ``path`` and return the fp32 ONNX graph that it was made from.
+        """Write the quantized ``model`` to ``path``, and return the fp32 ONNX graph that was quantized.
 
-        Sets the fact ``quantized_share`` where it can be counted.
+        Sets the fact ``quantized_share`` if it can be counted.
         """
 
 
@@ -508,7 +508,7 @@ class Builder(ABC):
 
 
 class Partitioner(ABC):
-    """A backend that predicts which operators its compiler takes, and why not the others."""
+    """A backend that predicts which operators its compiler takes, and why it does not take the others."""
 
     @abstractmethod
     def partition(self, model: Model, case: Case, preparation: Preparation) -> Partition:
@@ -522,8 +522,8 @@ class LayerProfiler(ABC):
     def profile_layers(self, feed: Any, runs: int) -> Layers:
         """Call ``infer(feed)`` ``runs`` times and time the layers of every call.
 
-        The runner is entered and warm. Work between layers is O(1) per layer; names and origins are resolved
-        afterwards. Raises Unsupported with a hint if the library reports no layers.
+        The runner is entered and warm. Names and origins of layers are resolved after the calls, so that the work
+        between two layers is constant. Raises Unsupported with a hint if the library reports no layers.
         """
 
 
@@ -557,14 +557,14 @@ class KernelTracer(ABC):
     """A runner that knows which layers and modules the kernels of a run came from."""
 
     def scopes(self) -> AbstractContextManager[Any]:
-        """Return a context around the traced runs that sets scopes by which kernels are told apart."""
+        """Return a context around the traced runs, which adds scopes that identify the origins of kernels."""
         return nullcontext()
 
     @abstractmethod
     def kernel_sources(self, launched: Sequence[GpuLaunch]) -> KernelSources:
-        """Return the origins of all that the GPU ran in one run, in launch order.
+        """Return the origins of the launches of one run, in their order.
 
-        Called after the traced runs while the runner is entered, once for runs that are alike.
+        It is called after the traced runs while the runner is entered, once for runs with equal launches.
         """
 
 
@@ -583,7 +583,7 @@ class Deployer(ABC):
 
     @abstractmethod
     def deploy(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
-        """Write that file, of ``model`` as ``case`` runs it, to the new ``path``."""
+        """Write ``model``, as ``case`` runs it, to the new file ``path``, which the script loads."""
 
     @abstractmethod
     def script(self, case: Case, file: str, inputs: tuple[TensorSpec, ...]) -> str:

@@ -1,7 +1,7 @@
 """A backend that computes nothing and takes a scripted time, on a clock of its own.
 
-It serves tests of everything around a backend, and a first look without any framework: ``inferlens bench fake:demo``.
-It can misbehave in every way that real backends do.
+Tests use it in place of a real backend, and ``inferlens bench fake:demo`` shows the program without any framework. It
+can misbehave in every way in which real backends do.
 """
 
 from __future__ import annotations
@@ -91,10 +91,9 @@ class FakeOptions(Struct, frozen=True, forbid_unknown_fields=True):
 
 def factor(options: FakeOptions) -> float:
     """Return the factor by which the knobs multiply the latency."""
-    turned: list[float] = [
-        FACTORS[name][getattr(options, name)] for name in FACTORS if name != "knob_d" or options.knob_c
-    ]
-    return math.prod(turned) * (WORSE_TOGETHER if options.knob_a == options.knob_b == 1 else 1.0)
+    effective = [name for name in FACTORS if name != "knob_d" or options.knob_c]
+    product = math.prod(FACTORS[name][getattr(options, name)] for name in effective)
+    return product * (WORSE_TOGETHER if options.knob_a == options.knob_b == 1 else 1.0)
 
 
 class FakeClock(Clock):
@@ -197,18 +196,19 @@ class FakeRunner(Runner, LayerProfiler):
 
     def collect(self, outputs: Inputs) -> Outputs:
         """Return one array per input with the relative error of the options, rounded to the precision."""
-        sums = [
-            self._with_mistakes(value.astype(np.float64))
-            if value.ndim == 2
-            else value.reshape(value.shape[0], -1).sum(axis=1, dtype=np.float64)
-            for value in outputs.values()
-        ]
         kind = np.float32 if self._precision == "fp32" else np.float16
         scale = 1 + self._options.error + WRONG * self._options.knob_e
-        return [(value * scale).astype(kind).astype(np.float32) for value in sums]
+        results: Outputs = []
+        for value in outputs.values():
+            if value.ndim == 2:
+                result = self._with_mistakes(value.astype(np.float64))
+            else:
+                result = value.reshape(value.shape[0], -1).sum(axis=1, dtype=np.float64)
+            results.append((result * scale).astype(kind).astype(np.float32))
+        return results
 
     def _with_mistakes(self, scores: np.ndarray[Any, np.dtype[np.float64]]) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """Return the scores, of which one in so many samples has those of the next class."""
+        """Return the scores; every so many samples, those of the classes are shifted by one."""
         interval = round(1 / self._options.mistakes) if self._options.mistakes else 0
         positions = np.arange(self._sample_count, self._sample_count + len(scores)) + 1
         self._sample_count += len(scores)
@@ -216,7 +216,7 @@ class FakeRunner(Runner, LayerProfiler):
         return np.where(wrong[:, None], np.roll(scores, 1, axis=1), scores)
 
     def profile_layers(self, feed: Inputs, runs: int) -> Layers:
-        """Return three layers, the last of two fused modules, which leave a tenth of the time to none."""
+        """Return three layers, which take nine tenths of the time; the last one fuses two modules."""
         whole = tuple(self.clock.time(self.infer, itertools.repeat(feed), runs).latency)
         shapes = tuple(Tensor(name=name, shape=value.shape, dtype=str(value.dtype)) for name, value in feed.items())
         layers = []
@@ -225,9 +225,9 @@ class FakeRunner(Runner, LayerProfiler):
             layers.append(Layer(name=name, kind=kind, modules=modules, inputs=shapes, outputs=shapes, times=times))
         return Layers(layers=tuple(layers), whole=whole, timed="host", clock=self.clock.name)
 
-    def misbehave(self, place: str) -> None:
-        """Misbehave as ``trouble`` says if this is the place for it."""
-        if self._options.trouble != "none" and place == self._options.when:
+    def misbehave(self, moment: str) -> None:
+        """Misbehave as the option ``trouble`` says, if this is the moment ``when``."""
+        if self._options.trouble != "none" and moment == self._options.when:
             TROUBLES[self._options.trouble]()
 
 
@@ -241,9 +241,9 @@ def _write_garbage() -> None:
 
 
 def _exhaust_memory() -> None:
-    eaten = []
+    blocks = []
     while True:
-        eaten.append(bytearray(b"\1" * (16 << 20)))
+        blocks.append(bytearray(b"\1" * (16 << 20)))
 
 
 TROUBLES: dict[Trouble, Callable[[], Any]] = {

@@ -64,7 +64,7 @@ from inferlens.backends.scripts import numpy_inputs, program, sibling_path
 from inferlens.errors import LateModule, Unsupported, library
 from inferlens.models.compiled import new_provenance, write_provenance
 from inferlens.models.files import onnx_file_precision
-from inferlens.models.inputs import on_host, one_or_all
+from inferlens.models.inputs import on_host, single_or_list
 from inferlens.models.model import Format, Model
 from inferlens.models.samples import calibration_feeds
 from inferlens.models.work import PRODUCTS, infer_shapes, product_shares
@@ -74,8 +74,8 @@ from inferlens.trace.kernels import first_precision
 
 openvino: Any = LateModule("openvino")
 
-TYPES = {"fp32": "f32", "fp16": "f16", "bf16": "bf16", "int8": "f32"}  # of everything that is not quantized
-# OpenVINO's default for latency is off. Without hyper-threading the option has no effect.
+TYPES = {"fp32": "f32", "fp16": "f16", "bf16": "bf16", "int8": "f32"}  # types of all that is not quantized
+# By default OpenVINO does not use hyper-threading for latency.
 HAS_HYPER_THREADING = psutil.cpu_count() != psutil.cpu_count(logical=False)
 HYPER_THREADING = [Knob(name="enable_hyper_threading", values=(True,))] if HAS_HYPER_THREADING else []
 # Options that OpenVINO chooses by default; its properties have the same names in capitals.
@@ -147,10 +147,13 @@ class OpenVino(Backend, Quantizer, Deployer):
             check_precision(model.path, case.precision)
         if model.format == "openvino" and model.path is not None:
             return OpenVinoRunner(model.path, model, case, preparation, self.parse_options(case))
-        plain, path = None, recorded_file(preparation, ".xml") or onnx_file(model, case, preparation, "fp32")
-        if path.suffix != ".xml" and needs_quantizing(model, case):
-            path, plain = keep_with_record(preparation, quantized_ir(path, model, case, preparation)), path
-        return OpenVinoRunner(path, model, case, preparation, self.parse_options(case), plain)
+        if recorded := recorded_file(preparation, ".xml"):
+            return OpenVinoRunner(recorded, model, case, preparation, self.parse_options(case))
+        path = onnx_file(model, case, preparation, "fp32")
+        if not needs_quantizing(model, case):
+            return OpenVinoRunner(path, model, case, preparation, self.parse_options(case))
+        quantized = keep_with_record(preparation, quantized_ir(path, model, case, preparation))
+        return OpenVinoRunner(quantized, model, case, preparation, self.parse_options(case), plain=path)
 
     def exports(self, case: Case) -> str:
         return "" if case.precision in QUANTIZED else "fp32"
@@ -217,7 +220,8 @@ class OpenVinoRunner(Runner, LayerProfiler):
     def __enter__(self) -> OpenVinoRunner:
         with self.preparation.phase("build"):
             self.compile()
-        facts, get_property = self.preparation.facts, self.compiled.get_property
+        facts = self.preparation.facts
+        get_property = self.compiled.get_property
         facts["threads"] = get_property("INFERENCE_NUM_THREADS")
         facts["streams"] = get_property("NUM_STREAMS")
         facts["inference_precision"] = get_property("INFERENCE_PRECISION_HINT").get_type_name()
@@ -263,14 +267,14 @@ class OpenVinoRunner(Runner, LayerProfiler):
         return self._tensors(on_host(inputs))
 
     def give(self, outputs: Any) -> Any:
-        return one_or_all([*outputs.values()])
+        return single_or_list([*outputs.values()])
 
     def _tensors(self, arrays: Inputs) -> list[Any]:
-        placed = []
+        tensors = []
         for name, dtype in self._ports:
             array = np.require(arrays[name], dtype, ["C_CONTIGUOUS", "WRITEABLE"])
-            placed.append(openvino.Tensor(array, shared_memory=True))  # the tensor keeps the array alive
-        return placed
+            tensors.append(openvino.Tensor(array, shared_memory=True))  # the tensor keeps the array alive
+        return tensors
 
     def infer(self, feed: list[Any]) -> Any:
         """Call the request on this thread; a new feed is set first, without a copy."""
@@ -301,11 +305,10 @@ class OpenVinoRunner(Runner, LayerProfiler):
 
     def _properties(self) -> dict[str, Any]:
         """Return compile properties; without a precision OpenVINO computes fp32 in bf16 on some CPUs."""
-        named = self.options.inference_precision
-        precision = TYPES[self.case.precision] if named == "case" else named
+        precision: str = self.options.inference_precision
         properties: dict[str, Any] = {
             "PERFORMANCE_HINT": self.options.hint.upper(),
-            "INFERENCE_PRECISION_HINT": precision,
+            "INFERENCE_PRECISION_HINT": TYPES[self.case.precision] if precision == "case" else precision,
         }
         properties |= {name.upper(): value for name in SWITCHES if (value := getattr(self.options, name)) is not None}
         if self.options.streams:
@@ -318,7 +321,7 @@ class OpenVinoRunner(Runner, LayerProfiler):
 
 
 def fix_sizes(graph: Any, model: Model) -> None:
-    """Give the inputs of a graph the sizes of the model's."""
+    """Give the inputs of a graph the sizes of the model's inputs."""
     shapes = {spec.name: spec.shape for spec in model.inputs}
     graph.reshape({port: shapes[name] for port in graph.inputs for name in port.names if name in shapes})
 
@@ -347,7 +350,7 @@ def quantized_ir(path: Path, model: Model, case: Case, preparation: Preparation)
     versions = f"nncf {nncf.__version__}", f"openvino {openvino.__version__}"
     folder = quantized_folder(model, case, preparation, *keep, *versions)
 
-    def write(written: Path, _: PhaseNote) -> None:
+    def write(file: Path, _: PhaseNote) -> None:
         logging.getLogger("nncf").setLevel(logging.ERROR)
         feeds = list(calibration_feeds(model, case))
         with unsupported_on_error("NNCF cannot quantize the graph"):
@@ -365,23 +368,25 @@ def quantized_ir(path: Path, model: Model, case: Case, preparation: Preparation)
                     overflow_fix=nncf.OverflowFix.ENABLE if seven_bits() else None
                 ),
             )
-            openvino.save_model(quantized, str(written), compress_to_fp16=False)
+            openvino.save_model(quantized, str(file), compress_to_fp16=False)
 
     return cached_file(folder / "openvino.xml", preparation, write)
 
 
 def _is_transformer(graph: Any) -> bool:
-    """Return whether the graph has attention, a softmax that is not at its end, or normalizes by computed statistics.
+    """Return whether the graph has attention, which is a softmax before its end, or normalizes by computed statistics.
 
     NNCF's scheme for transformers leaves such operators in fp32. With its other scheme the accuracy of magika's network
     falls from 95 to 79 %, with this one to 94.5 %.
     """
-    nodes = graph.get_ordered_ops()
-    softmax = [node for node in nodes if node.get_type_name() in ("Softmax", "SoftMax")]
-    readers = (port.get_node() for node in softmax for port in node.output(0).get_target_inputs())
-    inner = ("MatMul", "Reshape", "Transpose", "Multiply", "Convert", "Dropout")
-    attends = any(node.get_type_name() in inner for node in readers)
-    return attends or any(node.get_type_name() in ("MVN", "Sqrt") for node in nodes)
+    for node in graph.get_ordered_ops():
+        if node.get_type_name() in ("MVN", "Sqrt"):
+            return True
+        if node.get_type_name() in ("Softmax", "SoftMax"):
+            readers = {port.get_node().get_type_name() for port in node.output(0).get_target_inputs()}
+            if readers & {"MatMul", "Reshape", "Transpose", "Multiply", "Convert", "Dropout"}:
+                return True
+    return False
 
 
 def int8_share(compiled: Any, path: Path, model: Model) -> float | None:
@@ -394,21 +399,21 @@ def int8_share(compiled: Any, path: Path, model: Model) -> float | None:
     if not any(node.op_type in PRODUCTS for node in loaded.graph.node):
         return 0.0
     quantized_outputs: set[str] = set()
-    for notes in map(node_information, compiled.get_runtime_model().get_ordered_ops()):
-        nodes = original_nodes(notes["originalLayersNames"], notes["layerType"], graph)
+    for information in map(node_information, compiled.get_runtime_model().get_ordered_ops()):
+        nodes = original_nodes(information["originalLayersNames"], information["layerType"], graph)
         outputs = {node.outputs[0] for node in nodes}
-        if notes["layerType"] == "Subgraph" and any(shares.get(name) for name in outputs):
+        if information["layerType"] == "Subgraph" and any(shares.get(name) for name in outputs):
             return None
-        if notes.get("runtimePrecision") in ("i8", "u8"):
+        if information.get("runtimePrecision") in ("i8", "u8"):
             quantized_outputs |= outputs
     return sum(shares.get(name, 0.0) for name in quantized_outputs) if shares else None
 
 
 # Layers, from the counters of a request whose model was compiled with ``PERF_COUNT``.
 #
-# A counter is the mean over all runs since the compilation, in whole microseconds. The time of one run is the
-# difference of mean times count, whose error grows with the count. The model is therefore compiled again every few
-# runs, and no time is wrong by more than RUNS_OF_ONE microseconds. The runtime model holds the ONNX nodes of a node in
+# A counter is the mean over all runs since the compilation, in whole microseconds. The total after a run is the mean
+# times the number of runs, and the time of one run is the difference of two totals, whose error grows with the number
+# of runs. The model is therefore compiled again every few runs. The runtime model holds the ONNX nodes of a node in
 # ``originalLayersNames``, some with an ending such as ``/WithoutBiases``. Nodes that did not run are no layers.
 
 WARMUP_RUNS = 2  # discarded runs of a new compilation, with cold caches
@@ -433,7 +438,7 @@ class NodeCounter(Struct):
     times: list[float] = []  # seconds
 
     def update(self, info: Any, count: int, *, keep: bool) -> None:
-        """Read the counter after ``count`` runs of the model, and keep the last run's time if asked to."""
+        """Read the counter after ``count`` runs of the model. With ``keep``, add the time of the last run."""
         executed = info.status == info.Status.EXECUTED
         before = self.total if count > 1 else 0
         total = round(info.real_time.total_seconds() * 1e6) * count if executed else before
@@ -449,10 +454,10 @@ def profile_nodes(runner: Any, path: Path, feed: Any, runs: int) -> Layers:
     if int(runner.compiled.get_property("NUM_STREAMS")) != 1:
         raise Unsupported("OpenVINO counts each stream separately.", hint="hint=latency, streams=1")
     counters: list[NodeCounter] = []
-    described: dict[str, Any] = {}  # of the first compilation, since some names change in the next
-    clocked, count = NO_RUNS, 0
+    runtime_nodes: dict[str, Any] = {}  # by name, from the first compilation: some names differ in the next
+    timed_runs, count = NO_RUNS, 0
 
-    def after() -> None:
+    def read_counters() -> None:
         nonlocal count
         count += 1
         info = runner.request.profiling_info
@@ -463,59 +468,59 @@ def profile_nodes(runner: Any, path: Path, feed: Any, runs: int) -> Layers:
         for counter, node in zip(counters, info, strict=True):
             counter.update(node, count, keep=count > WARMUP_RUNS)
 
-    while len(clocked.whole) < runs:
+    while len(timed_runs.whole) < runs:
         runner.compile()
         nodes = runner.compiled.get_runtime_model().get_ordered_ops()
-        described = described or {node.get_friendly_name(): node for node in nodes}
+        runtime_nodes = runtime_nodes or {node.get_friendly_name(): node for node in nodes}
         count = 0
-        time_runs(runner, feed, WARMUP_RUNS, after)
-        clocked += time_runs(runner, feed, min(MEASURED_RUNS, runs - len(clocked.whole)), after)
+        time_runs(runner, feed, WARMUP_RUNS, read_counters)
+        timed_runs += time_runs(runner, feed, min(MEASURED_RUNS, runs - len(timed_runs.whole)), read_counters)
     graph = read_nodes(path)
-    ran = [counter for counter in counters if counter.has_run]
-    names = {counter.name for counter in ran}
+    run_counters = [counter for counter in counters if counter.has_run]
+    run_names = {counter.name for counter in run_counters}
     absent = {"begins": "the library does not report when a layer began"}
-    return clocked.layers(
-        (_layer(counter, described.get(counter.name), graph, names) for counter in ran),
+    return timed_runs.layers(
+        (_layer(counter, runtime_nodes.get(counter.name), graph, run_names) for counter in run_counters),
         clock=CLOCK,
         absent=absent | ({"modules": graph.absent} if graph.absent else {}),
     )
 
 
-def _layer(counter: NodeCounter, described: Any, graph: OnnxNodes, ran: set[str]) -> Layer:
-    """Return one layer; ``described`` is its node in the runtime model, ``ran`` the names of all nodes that ran."""
-    notes = node_information(described)
-    from_names = original_nodes(notes.get("originalLayersNames", counter.name), counter.kind, graph)
+def _layer(counter: NodeCounter, node: Any, graph: OnnxNodes, run_names: set[str]) -> Layer:
+    """Return a layer; ``node`` is its node in the runtime model, ``run_names`` the names of all nodes that ran."""
+    information = node_information(node)
+    original = original_nodes(information.get("originalLayersNames", counter.name), counter.kind, graph)
     details: dict[str, Any] = {"primitive": counter.primitive}
-    for key, note in (("layouts", "outputLayouts"), ("precision", "runtimePrecision")):
-        if notes.get(note):
-            details[key] = notes[note]
-    if described is not None and not notes.get("originalLayersNames"):
+    for detail, key in (("layouts", "outputLayouts"), ("precision", "runtimePrecision")):
+        if information.get(key):
+            details[detail] = information[key]
+    if node is not None and not information.get("originalLayersNames"):
         details["inserted"] = INSERTED
     if counter.name.rpartition("/")[2].startswith("fq_"):  # NNCF's name for inserted nodes
         details["inserted"] = INSERTED_BY_QUANTIZING
     return Layer(
         name=counter.name,
         kind=counter.kind,
-        modules=module_paths(from_names),
-        operators=operator_kinds(from_names),
-        inputs=tuple(one for port in described.inputs() for one in port_tensors(port, ran)) if described else (),
-        outputs=tuple(map(port_tensor, described.outputs())) if described else (),
-        precision=first_precision([notes.get("runtimePrecision", "")]),
+        modules=module_paths(original),
+        operators=operator_kinds(original),
+        inputs=tuple(tensor for port in node.inputs() for tensor in port_tensors(port, run_names)) if node else (),
+        outputs=tuple(map(port_tensor, node.outputs())) if node else (),
+        precision=first_precision([information.get("runtimePrecision", "")]),
         details=details,
         times=tuple(counter.times),
     )
 
 
 def node_information(node: Any) -> dict[str, str]:
-    """Return the runtime model's notes on a node, as texts."""
+    """Return the runtime information of a node, as texts."""
     return {} if node is None else {key: str(value.astype(str)) for key, value in node.get_rt_info().items()}
 
 
 def original_nodes(names: str, kind: str, graph: OnnxNodes) -> list[OnnxNode]:
-    """Return the ONNX nodes in a comma-separated list of names, each of a node or of a tensor that it writes.
+    """Return the ONNX nodes in a comma-separated list of names of nodes or of their outputs.
 
-    A convolution with a folded normalization has a new name and the names of the nodes behind it. For such a product by
-    ``kind``, the product before these nodes is added.
+    A convolution with a folded normalization only has the names of the nodes behind the convolution. For such a product
+    by ``kind``, the product before these nodes is added.
     """
     by_name = {**graph.by_output, **graph.by_name}
     nodes = [by_name[name] for part in names.split(",") if (name := original_name(part, by_name))]
@@ -525,33 +530,33 @@ def original_nodes(names: str, kind: str, graph: OnnxNodes) -> list[OnnxNode]:
 
 
 def original_name(name: str, nodes: Collection[str]) -> str:
-    """Return which of the ONNX ``nodes`` an operation such as ``node_Conv_1/WithoutBiases`` came from."""
+    """Return the one of the ONNX ``nodes`` from which an operation such as ``node_Conv_1/WithoutBiases`` came."""
     while name and name not in nodes:
         name = name.rpartition("/")[0]
     return name
 
 
-def port_tensors(port: Any, ran: set[str]) -> list[Tensor]:
-    """Return the tensors at an input ``port``, named after the nodes in ``ran`` that wrote them.
+def port_tensors(port: Any, run_names: set[str]) -> list[Tensor]:
+    """Return the tensors at an input ``port``, named after the nodes in ``run_names`` that wrote them.
 
     Nodes that did not run wrote nothing: a reshape passes its input on, and a concatenation in place has the tensors of
     all its inputs.
     """
-    source = port.get_source_output()
     written: list[Any] = []
-    pending = [source]
+    pending = [port.get_source_output()]
     while pending:
         output = pending.pop()
         node = output.get_node()
-        inputs = [item.get_source_output() for item in node.inputs()]
-        if node.get_friendly_name() in ran or not inputs:
+        sources = [node_input.get_source_output() for node_input in node.inputs()]
+        if node.get_friendly_name() in run_names or not sources:
             written.append(output)
         else:
-            varying = [item for item in inputs if node_information(item.get_node()).get("layerType") != "Const"]
-            pending += reversed(varying or inputs[:1])
+            varying = [source for source in sources if node_information(source.get_node()).get("layerType") != "Const"]
+            pending += reversed(varying or sources[:1])
     if len(written) == 1:
-        return [msgspec.structs.replace(port_tensor(source), name=port_tensor(written[0]).name)]
-    return [port_tensor(item) for item in written]
+        name = port_tensor(written[0]).name
+        return [msgspec.structs.replace(port_tensor(port.get_source_output()), name=name)]
+    return [port_tensor(output) for output in written]
 
 
 def port_tensor(port: Any) -> Tensor:

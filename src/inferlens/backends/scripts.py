@@ -24,9 +24,8 @@ if __name__ == "__main__":
 
 def program(case: Case, imports: Sequence[str], middle: Iterable[str], wait: str = "") -> str:
     """Return the whole script: ``middle`` defines ``inputs`` and ``run``, and ``wait`` waits for a call's end."""
-    title = one_line(
-        f"{case.model.rpartition(':')[2].rpartition('/')[2]} by {case.label}, on random inputs; prints the latency."
-    )
+    model = case.model.rpartition(":")[2].rpartition("/")[2]
+    title = one_line(f"{model} by {case.label}, on random inputs; prints the latency.")
     head = [f'"""{title}"""', "", "import statistics", "import timeit", "from pathlib import Path", "", *imports, ""]
     call = f"(run(*inputs), {wait})" if wait else "run(*inputs)"
     return "\n".join([*head, *middle, ""]) + MAIN.format(call=call)
@@ -44,35 +43,38 @@ def sibling_path(file: str) -> str:
 
 def numpy_inputs(specs: Iterable[TensorSpec], floats: str = "") -> list[str]:
     """Return lines that draw ``inputs`` as arrays, floats in the type ``floats`` or their own."""
-    drawn = {}
+    expressions = {}
     for spec in specs:
-        real = spec.dtype in FLOATS
-        array = f"random.standard_normal({spec.shape})" if real else f"random.integers({_bounds(spec)}, {spec.shape})"
-        drawn[spec.name] = f"{array}.astype({(real and floats) or spec.dtype!r})"
-    return ["random = np.random.default_rng(0)", *_input_list(drawn)]
+        if spec.dtype in FLOATS:
+            array, dtype = f"random.standard_normal({spec.shape})", floats or spec.dtype
+        else:
+            array, dtype = f"random.integers({_bounds(spec)}, {spec.shape})", spec.dtype
+        expressions[spec.name] = f"{array}.astype({dtype!r})"
+    return ["random = np.random.default_rng(0)", *_input_list(expressions)]
 
 
 def torch_inputs(specs: Iterable[TensorSpec], floats: str, device: str, *, channels_last: bool = False) -> list[str]:
     """Return lines that draw ``inputs`` as tensors on the device, floats in the type ``floats``."""
-    drawn = {}
+    expressions = {}
     for spec in specs:
-        real = spec.dtype in FLOATS
-        kind = f"dtype=torch.{floats if real else spec.dtype}, device={device!r}"
-        tensor = f"torch.randn({spec.shape}" if real else f"torch.randint({_bounds(spec)}, {spec.shape}"
+        if spec.dtype in FLOATS:
+            call, dtype = f"torch.randn({spec.shape}", floats
+        else:
+            call, dtype = f"torch.randint({_bounds(spec)}, {spec.shape}", spec.dtype
         order = ".to(memory_format=torch.channels_last)" if channels_last and len(spec.shape) == 4 else ""
-        drawn[spec.name] = f"{tensor}, {kind}){order}"
-    return _input_list(drawn)
+        expressions[spec.name] = f"{call}, dtype=torch.{dtype}, device={device!r}){order}"
+    return _input_list(expressions)
 
 
-def _input_list(drawn: Mapping[str, str]) -> list[str]:
-    """Return lines that make a list of the expressions for each input."""
-    if len(drawn) == 1:
-        return [f"inputs = [{next(iter(drawn.values()))}]"]
-    return ["inputs = [", *(f"    {item},  # {one_line(name)}" for name, item in drawn.items()), "]"]
+def _input_list(expressions: Mapping[str, str]) -> list[str]:
+    """Return the lines of a list of expressions, one per input; the keys are the inputs' names."""
+    if len(expressions) == 1:
+        return [f"inputs = [{next(iter(expressions.values()))}]"]
+    return ["inputs = [", *(f"    {text},  # {one_line(name)}" for name, text in expressions.items()), "]"]
 
 
 def _bounds(spec: TensorSpec) -> str:
-    """Return the range of an input's integers, as arguments."""
+    """Return the lower and the upper bound of an input's integers, as arguments in code."""
     low = 0 if spec.low is None else spec.low
     return f"{low}, {spec.high if spec.high is not None else max(2, low + 1)}"
 
@@ -112,21 +114,22 @@ def torch_script(
     floats: str = "",
 ) -> str:
     """Return the script of a PyTorch backend; the lines ``load`` define ``model``."""
-    on_gpu, last = case.device == "cuda", getattr(options, "channels_last", False)
+    on_gpu = case.device == "cuda"
+    channels_last = getattr(options, "channels_last", False)
     lines = [f"torch.set_num_threads({case.threads})"] if case.threads else []
     if on_gpu:
         lines.append(f"torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = {options.tf32}")
         lines.append(f"torch.backends.cudnn.benchmark = {getattr(options, 'cudnn_benchmark', False)}")
     lines += load
-    lines += torch_inputs(inputs, DTYPES[floats or case.precision], case.device, channels_last=last)
+    lines += torch_inputs(inputs, DTYPES[floats or case.precision], case.device, channels_last=channels_last)
     graph = getattr(options, "cuda_graph", False)
-    call = ["", "", "@torch.inference_mode()", f"def {'call' if graph else 'run'}(*inputs):"]
+    lines += ["", "", "@torch.inference_mode()", f"def {'call' if graph else 'run'}(*inputs):"]
     if getattr(options, "autocast", False):
-        call.append(f"    with torch.autocast({case.device!r}, dtype=torch.{DTYPES[case.precision]}):")
-        call.append("        return model(*inputs)")
+        lines.append(f"    with torch.autocast({case.device!r}, dtype=torch.{DTYPES[case.precision]}):")
+        lines.append("        return model(*inputs)")
     else:
-        call.append("    return model(*inputs)")
-    lines += [*call, *(["", CUDA_GRAPH] if graph else [])]
+        lines.append("    return model(*inputs)")
+    lines += ["", CUDA_GRAPH] if graph else []
     return program(case, ["import torch", *imports], lines, "torch.cuda.synchronize()" if on_gpu else "")
 
 
@@ -134,7 +137,7 @@ def program_script(
     case: Case, options: Any, file: str, inputs: tuple[TensorSpec, ...], *then: str, imports: Sequence[str] = ()
 ) -> str:
     """Return the script for an exported program; the lines ``then`` transform ``model``."""
-    last = ".to(memory_format=torch.channels_last)" if options.channels_last else ""
-    load = [f"model = {LOAD_PROGRAM.format(sibling_path(file), last)}", *then]
+    order = ".to(memory_format=torch.channels_last)" if options.channels_last else ""
+    load = [f"model = {LOAD_PROGRAM.format(sibling_path(file), order)}", *then]
     floats = "fp32" if options.autocast or case.precision in QUANTIZED else ""
     return torch_script(case, options, inputs, load, imports=imports, floats=floats)

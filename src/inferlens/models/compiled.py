@@ -32,15 +32,15 @@ class Provenance(Struct, frozen=True, kw_only=True):
 
     Attributes:
         kind: the kind of the file, such as ``TensorRT plan``.
-        file_sha256: hash of the file itself, which detects a file that was cut short.
-        case, model, format: the case it was built for, the loaded model, and the model's original format.
-        onnx_sha256: hash of the ONNX graph it was built from, if there was one.
+        file_sha256: the hash of the file itself, which detects a file that was cut short.
+        case, model, format: the case that it was built for, the loaded model, and the model's original format.
+        onnx_sha256: the hash of the ONNX graph that it was built from, if there was one.
         flavour, version: the library that built it, such as ``TensorRT for RTX`` and ``1.4.0.76``.
-        gpu, compute_capability: the GPU it was built on, such as ``9.0``; empty if there was none.
-        targets: compute capabilities it was built for, if other than that GPU's.
-        options: every option, defaults too.
-        inputs, outputs: of the compiled model, in order, with their ranges of sizes.
-        profiles: shapes (min, opt, max) by input name, one per optimization profile.
+        gpu, compute_capability: the GPU that it was built on, such as ``9.0``; empty if there was none.
+        targets: the compute capabilities that it was built for, if they differ from that GPU's.
+        options: all options, including those at their defaults.
+        inputs, outputs: the tensors of the compiled model in order, with their ranges of sizes.
+        profiles: the shapes (min, opt, max) by input name, one per optimization profile.
     """
 
     schema: str = SCHEMA
@@ -64,12 +64,12 @@ class Provenance(Struct, frozen=True, kw_only=True):
     build_seconds: float | None = None
 
 
-def new_provenance(file: Path | bytes, kind: str, model: Model, case: Case, **more: Any) -> Provenance:
-    """Return the provenance of a new file or its content, built from ``model`` for ``case``; ``more`` are fields."""
+def new_provenance(file: Path | bytes, kind: str, model: Model, case: Case, **fields: Any) -> Provenance:
+    """Return the provenance of a new file, or of its content, that was built from ``model`` for ``case``."""
     created = datetime.now(timezone.utc).isoformat(timespec="seconds")
     return Provenance(
         created=created, kind=kind, file_sha256=sha256(file), case=case, model=model.facts, format=model.format,
-        **{"inputs": model.inputs, **more},
+        **{"inputs": model.inputs, **fields},
     )  # fmt: skip
 
 
@@ -91,10 +91,9 @@ def copy_with_provenance(model: Path, path: Path) -> None:
 
 def built_option(spec: str, name: str) -> Any:
     """Return an option that a compiled model such as ``engine:model.engine`` was built with; ``None`` if unknown."""
+    path = provenance_path(Path(spec.partition(":")[2]))
     try:
-        return msgspec.json.decode(
-            provenance_path(Path(spec.partition(":")[2])).read_bytes(), type=Provenance
-        ).options.get(name)
+        return msgspec.json.decode(path.read_bytes(), type=Provenance).options.get(name)
     except (OSError, ValueError, RecursionError):
         return None
 
@@ -102,8 +101,8 @@ def built_option(spec: str, name: str) -> Any:
 def read_provenance(path: Path, content: bytes | None = None) -> Provenance | None:
     """Return the provenance of the model at ``path``; ``None`` if there is none.
 
-    ``content`` is the content of the model's file, if it was read already: whole files are read and hashed once. Raises
-    InferlensError if the file is no provenance, or belongs to another content of the model's file.
+    ``content`` is the content of the model's file, if it was read already. Raises InferlensError if the JSON file is no
+    provenance, or describes another content of the model's file.
     """
     file = provenance_path(path)
     if not file.is_file():
@@ -115,14 +114,13 @@ def read_provenance(path: Path, content: bytes | None = None) -> Provenance | No
     except (OSError, msgspec.DecodeError, ValueError, RecursionError) as error:
         raise InferlensError(f"{file} does not describe {path.name}: {error}.", hint="build it again") from error
     if sha256(path if content is None else content) != provenance.file_sha256:
-        raise InferlensError(
-            f"{path} is not the file that {file.name} describes: it was cut short, or replaced.", hint="build it again"
-        )
+        message = f"{path} is not the file that {file.name} describes: it was cut short, or replaced."
+        raise InferlensError(message, hint="build it again")
     return provenance
 
 
-# The header of a TensorRT engine, readable without a GPU. Its first 64 bytes are little endian: at 0 four letters of
-# the flavour, at 16 the size of the file, at 24 the version as four bytes. ``trtexec --getPlanVersionOnly`` reads
+# The header of a TensorRT engine, which can be read without a GPU. It has 64 little-endian bytes: four letters for the
+# flavour at 0, the size of the file at 16, and the version as four bytes at 24. ``trtexec --getPlanVersionOnly`` reads
 # ``ftrt`` and the version from there; the rest was observed in engines.
 
 SIZE = 64
@@ -142,8 +140,10 @@ def read_engine_header(path: Path) -> Header:
     with path.open("rb") as file:
         data, size = file.read(SIZE), path.stat().st_size
     variant = FLAVOURS.get(data[:4])
-    whole = struct.unpack_from("<Q", data, 16)[0] if variant == "rtx" and size >= SIZE else size  # others do not say
-    if variant is None or size < SIZE or size != whole:
+    is_complete = size >= SIZE
+    if variant == "rtx" and is_complete:  # engines of TensorRT do not hold their size
+        is_complete = size == struct.unpack_from("<Q", data, 16)[0]
+    if variant is None or not is_complete:
         raise Unsupported(f"{path} is not a whole TensorRT engine ({size} bytes).", hint=AGAIN)
     version = "" if data[:4] == b"ptrt" else ".".join(str(part) for part in data[24:28])
     return Header(variant, version)
@@ -154,8 +154,8 @@ class Compiled(Source):
 
     suffixes: ClassVar[tuple[str, ...]]
     title: ClassVar[str]
-    more_kinds: ClassVar[tuple[FileType, ...]]  # opened if suffix or prefix fit
-    danger: ClassVar[str] = ""  # of every file of this kind, as of ``ModelInfo``
+    more_kinds: ClassVar[tuple[FileType, ...]]  # kinds that are opened if the suffix or the prefix fits
+    danger: ClassVar[str] = ""  # as in ``ModelInfo``, for every file of this source
 
     def find(self, name: str) -> ModelInfo:
         path, _ = find_file(name, *self.kinds, *self.more_kinds)
@@ -174,7 +174,7 @@ class Compiled(Source):
         )
 
     def problem(self, path: Path, provenance: Provenance | None) -> Problem | None:  # noqa: ARG002 - some kinds have no problems
-        """Return why the file cannot run here, as far as its beginning shows without a GPU."""
+        """Return why the file cannot run here, as far as that can be read without a GPU."""
         return None
 
     def open(self, name: str, request: LoadRequest) -> OpenedModel:
@@ -197,7 +197,7 @@ class EngineFile(Compiled):
     prefix = "engine"
     format = "engine"
     kinds = (FileType.ENGINE,)
-    # :meth:`problem` reports what is wrong with these, in a row of the table.
+    # :meth:`problem` reports what is wrong with files of these kinds, in a row of the table.
     more_kinds = (FileType.EMPTY, FileType.DATA, FileType.UNKNOWN)
     suffixes = (".engine", ".plan")
     title = "TensorRT engine"
@@ -239,7 +239,7 @@ class OpenVinoFile(Compiled):
 
 
 def _origin(provenance: Provenance) -> Case:
-    """Return the case that it was built from. An ONNX file has its own precision: a builder may have lowered it."""
+    """Return the case with the original model's precision and inputs. A builder may have lowered an ONNX file's."""
     precision = provenance.case.precision
     if provenance.format == "onnx":
         with suppress(InferlensError):  # without the file there is nothing to compare with

@@ -59,7 +59,7 @@ class Factory(Source):
             )
         result: Any = getattr(module, attribute)()
         built, example = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
-        return with_example(_module(built, name), example, weights=f"made by {name}, seeded", source=name)
+        return with_example(_checked_module(built, name), example, weights=f"made by {name}, seeded", source=name)
 
 
 class Hub(Source):
@@ -79,11 +79,12 @@ class Hub(Source):
         folder, entry = _repository(name)
         with torch.hub._add_to_sys_path(str(folder)):
             entries: dict[str, Any] = vars(torch.hub._import_module("hubconf", str(folder / "hubconf.py")))
-        check_choice("entry point", entry, (item for item in entries if callable(entries[item]) and item[0] != "_"))
+        public = (name for name, value in entries.items() if callable(value) and name[0] != "_")
+        check_choice("entry point", entry, public)
         arguments = _without_weights(entries[entry])
         module = torch.hub.load(str(folder), entry, source="local", **arguments)
-        source = f"hub folder {folder.name}"
-        return OpenedModel(format="module", module=_module(module, name), fresh=bool(arguments), source=source)
+        module = _checked_module(module, name)
+        return OpenedModel(format="module", module=module, fresh=bool(arguments), source=f"hub folder {folder.name}")
 
 
 class Live(Source):
@@ -102,12 +103,12 @@ class Live(Source):
         import cloudpickle
 
         assert request.live
-        here = os.getcwd()
-        sys.path.insert(0, here)  # the program may import its code from here, before libraries
+        working_folder = os.getcwd()
+        sys.path.insert(0, working_folder)  # the program may import its code from here, before libraries
         try:
             module, example = cloudpickle.loads(request.live.read_bytes())
         finally:
-            sys.path.remove(here)
+            sys.path.remove(working_folder)
         if isinstance(module, bytes):
             module = torch.jit.load(io.BytesIO(module))
         return with_example(module, example, weights="as handed over", source=f"live {name}")
@@ -127,10 +128,8 @@ def save(module: Any, example: Any, path: Path) -> ModelInfo:
             torch.jit.save(module, script)
         path.write_bytes(cloudpickle.dumps((script.getvalue() or module, example)))
     except Exception as error:  # whatever a module's members raise when pickled
-        raise InferlensError(
-            f"The module cannot be sent to another process: {type(error).__name__}: {error}.",
-            hint="a factory: inferlens.bench('package.module:factory')",
-        ) from error
+        message = f"The module cannot be sent to another process: {type(error).__name__}: {error}."
+        raise InferlensError(message, hint="a factory: inferlens.bench('package.module:factory')") from error
     first = next(iter(tensors.values()))
     batch = int(first.shape[0]) if first.dim() else None
     name = getattr(module, "original_name", type(module).__name__)
@@ -138,11 +137,10 @@ def save(module: Any, example: Any, path: Path) -> ModelInfo:
 
 
 def enter(checkout: Path) -> None:
-    """Change the folder that this process works in and imports from.
+    """Change the folder that this process, and the child processes that it starts, work in and import from.
 
-    The folder comes after the standard library and before installed packages, which may include another version of it.
-    A subfolder ``src`` is used for imports, too. Child processes do the same. Raises InferlensError if there is no such
-    folder.
+    Imports search this folder, and its subfolder ``src``, after the standard library and before installed packages,
+    which may include another version of the code. Raises InferlensError if there is no such folder.
     """
     folder = checkout.resolve()
     if not folder.is_dir():
@@ -175,10 +173,10 @@ def import_from_here() -> None:
         sys.path.append(os.getcwd())
 
 
-def _import_first_from(*places: str) -> None:
-    """Import from these places after the standard library, and before installed packages."""
-    library = [path for path in sys.path if path in library_paths() or path.endswith(".zip")]
-    sys.path[:] = [*library, *places, *(path for path in sys.path if path not in (*library, *places))]
+def _import_first_from(*folders: str) -> None:
+    """Import from these folders after the standard library, and before installed packages."""
+    standard = [path for path in sys.path if path in library_paths() or path.endswith(".zip")]
+    sys.path[:] = [*standard, *folders, *(path for path in sys.path if path not in (*standard, *folders))]
 
 
 def code_file(module: str) -> Path | None:
@@ -191,10 +189,10 @@ def code_file(module: str) -> Path | None:
 
 
 def import_code(module: str) -> ModuleType:
-    """Import user code, named by its path or as a module, which imports its neighbors as a script does.
+    """Import user code, named by its path or as a module. It can import its neighbors, as a script can.
 
-    A file in the working directory comes before an installed module. If it is called like a loaded module or one of
-    Python, that stays what others import.
+    A file in the working directory comes before an installed module. If it has the name of a loaded module, or of one
+    of Python, other code still imports that module.
     """
     import_from_here()
     file = code_file(module)
@@ -222,37 +220,34 @@ def import_code(module: str) -> ModuleType:
 
 
 def _origin(module: str) -> Path | None:
-    """Return the file that a module's name means to Python; for one that is built in, its name."""
+    """Return the file from which Python imports a module, or the name of a module that is built in."""
     import_from_here()
     with suppress(ImportError, ValueError):
-        spec = importlib.util.find_spec(module)
-        places = [*(spec.submodule_search_locations or ())] if spec else []
-        return Path((spec.origin if spec else None) or places[0]) if spec else None
+        if spec := importlib.util.find_spec(module):
+            return Path(spec.origin or next(iter(spec.submodule_search_locations or ())))
     return None
 
 
-_folders: list[str] = []  # that code was imported from
+_folders: list[str] = []  # the folders of user code that was imported
 
 
 def _import_neighbors_from(folder: Path) -> None:
-    """Import from a folder, and no longer from that of another model's code."""
-    for place in [place for place in _folders if place != str(folder)]:
-        _folders.remove(place)
-        sys.path.remove(place)
+    """Import from a folder, and no longer from the folder of another model's code."""
+    for former in [path for path in _folders if path != str(folder)]:
+        _folders.remove(former)
+        sys.path.remove(former)
         for name, module in [*sys.modules.items()]:
-            if (getattr(module, "__file__", None) or "").startswith(place + os.sep):
+            if (getattr(module, "__file__", None) or "").startswith(former + os.sep):
                 del sys.modules[name]
     if str(folder) not in sys.path:
         _folders.append(str(folder))
     _import_first_from(str(folder))
 
 
-def _module(module: Any, name: str) -> Any:
+def _checked_module(module: Any, name: str) -> Any:
     if not isinstance(module, torch.nn.Module):
-        raise InferlensError(
-            f"{name} returns a value of type {type(module).__name__}.",
-            expected="an nn.Module, or (nn.Module, example inputs)",
-        )
+        message = f"{name} returns a value of type {type(module).__name__}."
+        raise InferlensError(message, expected="an nn.Module, or (nn.Module, example inputs)")
     return module
 
 

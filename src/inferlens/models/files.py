@@ -14,7 +14,7 @@ import pickletools
 import re
 import zipfile
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -36,11 +36,11 @@ else:
     torch = LateModule("torch")
 
 
-# An exported program (``.pt2``) is opened without trust only if it is data alone. PyTorch evaluates some of its text as
-# Python: sizes of dynamic dimensions (``sympy.sympify``), names in generated code, and imports of nested outputs. The
-# text is read first, and the file passes only if all of it has the plain form that ``torch.export.save`` writes.
+# An exported program (``.pt2``) is opened without trust only if it holds data alone. PyTorch evaluates some of its text
+# as Python: sizes of dynamic dimensions (``sympy.sympify``), names in generated code, and imports of nested outputs.
+# The text is checked first: all of it must have the plain form that ``torch.export.save`` writes.
 
-# Pickles of any class, and native code. Compared in lower case, as PyTorch's reader of archives ignores case.
+# Pickles of any class, and native code. Compared in lower case, because PyTorch's reader of archives ignores case.
 UNSAFE_PARTS = ("/custom_obj_", "/opaque_obj_", "/aotinductor/", "script_object")
 UNSAFE_PAYLOADS = ("custom_obj_", "opaque_obj_")
 PLAIN = re.compile(r"[\w .,:<>=+*/#@%|&^~!?$-]*")  # no quotes, brackets, backslashes or line ends: no way into code
@@ -66,24 +66,24 @@ def code_in(path: Path) -> str:
             if any(part in name.lower() for part in UNSAFE_PARTS):
                 return name
             if name.lower().endswith(".json") or "/models/" in f"/{name.lower()}":
-                code = next(_code(json.loads(archive.read(name)), ""), "")
-                if code:
-                    return f"'{code[:60]}' in {name}"
+                text = next(_unsafe_texts(json.loads(archive.read(name)), ""), "")
+                if text:
+                    return f"'{text[:60]}' in {name}"
     return ""
 
 
-def _code(value: Any, key: str) -> Iterator[str]:
-    """Yield every text in ``value`` that is not of a plain form; ``key`` is its field."""
+def _unsafe_texts(value: Any, key: str) -> Iterator[str]:
+    """Yield every text in ``value`` that is not of a plain form; ``key`` is the field that holds ``value``."""
     if isinstance(value, dict):
-        free = key == "metadata" and all(isinstance(part, str) for part in value.values())
-        if free and not {"expr_str", *TREES} & value.keys():
+        is_metadata = key == "metadata" and all(isinstance(part, str) for part in value.values())
+        if is_metadata and not {"expr_str", *TREES} & value.keys():
             return  # the origin of a node: stack traces and module paths, which nothing evaluates
         for name, part in value.items():
-            yield from _code(name, "")
-            yield from _code(part, name)
+            yield from _unsafe_texts(name, "")
+            yield from _unsafe_texts(part, name)
     elif isinstance(value, list):
         for part in value:
-            yield from _code(part, key)
+            yield from _unsafe_texts(part, key)
     elif isinstance(value, str) and not _is_plain(value, key):
         yield value
 
@@ -118,13 +118,13 @@ def _is_harmless(node: ast.AST) -> bool:
 SUFFIXES = (".pt", ".pth", ".pt2")
 AGAIN = "copy or export it again: it may be cut short, of another kind, or of another version"
 NOTE = "inferlens.inputs.json"
-PLACE = re.compile(rf"(^|/)extra(_files)?/{re.escape(NOTE)}$")  # in archives of either kind
+NOTE_PATH = re.compile(rf"(^|/)extra(_files)?/{re.escape(NOTE)}$")  # in archives of either kind
 LARGEST_NOTE = 1 << 20  # bytes
 MOST_ELEMENTS = 1 << 32  # of an input
 # torch._export.serde.schema.ScalarType, and the classes that a pickle of TorchScript names
 EXPORTED_TYPES = {6: "fp16", 7: "fp32", 13: "bf16"}
 STORAGES = {"torch HalfStorage": "fp16", "torch FloatStorage": "fp32", "torch BFloat16Storage": "bf16"}
-LARGEST = 1 << 26  # bytes of a description of weights; longer ones are none
+LARGEST = 1 << 26  # bytes of a description of weights; larger parts are not read
 FORMATS: dict[FileType, Format] = {
     FileType.TORCHSCRIPT: "torchscript", FileType.EXPORTED: "exported", FileType.MODULE: "module",
     FileType.PICKLE: "module",
@@ -196,13 +196,15 @@ def broken_file(path: Path) -> Iterator[None]:
 def only_weights(forced: bool) -> Iterator[None]:
     """Make ``torch.load`` unpickle only tensors, also where a library asks it to do more."""
     variable = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
-    before = {name: value for name, value in os.environ.items() if name == variable}
-    os.environ |= {variable: "1"} if forced else {}
+    before = os.environ.get(variable)
+    if forced:
+        os.environ[variable] = "1"
     try:
         yield
     finally:
         os.environ.pop(variable, None)
-        os.environ |= before
+        if before is not None:
+            os.environ[variable] = before
 
 
 def _script(path: Path) -> OpenedModel:
@@ -217,7 +219,7 @@ def _script(path: Path) -> OpenedModel:
 
 
 def _exported(path: Path) -> OpenedModel:
-    tensor_specs = _noted_inputs(path)
+    noted_specs = _noted_inputs(path)
     try:
         program = torch.export.load(str(path))
     except pickle.UnpicklingError as error:
@@ -229,20 +231,20 @@ def _exported(path: Path) -> OpenedModel:
     module = program.module(check_guards=False)  # guards are text in the file, and would be run as Python
     tensors, constants = _arguments(program, path)
     _take_tensors(program, module, constants)
-    specs = tuple(spec_of(name, value) for name, value in tensors.items())
-    names = [spec.name for spec in specs]
-    if tensor_specs:
-        specs = _with_input_names(specs, tensor_specs, path)
-    nodes = {node.name: node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"}
-    symbols = (tuple("" if isinstance(size, int) else str(size) for size in nodes[name].shape) for name in names)
-    specs = tuple(msgspec.structs.replace(spec, names=own) for spec, own in zip(specs, symbols, strict=True))
-    sizes = (tuple(_bounds(program, size) for size in nodes[name].shape) for name in names)
+    shapes = {node.name: node.meta["val"].shape for node in program.graph.nodes if node.name in tensors}
+    specs = []
+    for name, tensor in tensors.items():
+        symbols = tuple("" if isinstance(size, int) else str(size) for size in shapes[name])
+        specs.append(msgspec.structs.replace(spec_of(name, tensor), names=symbols))
+    if noted_specs:
+        specs = _with_input_names(specs, noted_specs, path)
+    bounds = (tuple(_bounds(program, size) for size in shapes[name]) for name in tensors)
     return OpenedModel(
         format="exported",
         module=module,
         path=path,
-        inputs=specs,
-        sizes=dict(zip((spec.name for spec in specs), sizes, strict=True)),
+        inputs=tuple(specs),
+        sizes=dict(zip((spec.name for spec in specs), bounds, strict=True)),
         weights=f"in {path.name}",
         source=f"exported program, sha256 {sha256(path)}",
     )
@@ -251,7 +253,8 @@ def _exported(path: Path) -> OpenedModel:
 def _arguments(program: torch.export.ExportedProgram, path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """Return the tensors that a program was exported with and its constant arguments, by name.
 
-    Lists, tuples and dicts of arguments are flat. Raises InferlensError if the file has no example, or other arguments.
+    Arguments that are lists, tuples or dicts are flattened. Raises InferlensError if the file has no example inputs, or
+    if an argument is another object.
     """
     from torch.export.graph_signature import InputKind
 
@@ -263,10 +266,10 @@ def _arguments(program: torch.export.ExportedProgram, path: Path) -> tuple[dict[
     arguments = dict(zip(names, values, strict=True))
     tensors = {name: value for name, value in arguments.items() if isinstance(value, torch.Tensor)}
     constants = {name: value for name, value in arguments.items() if name not in tensors}
-    others = [name for name, value in constants.items() if not isinstance(value, (bool, int, float, str, type(None)))]
-    if others or not tensors:
+    objects = [name for name, value in constants.items() if not isinstance(value, (bool, int, float, str, type(None)))]
+    if objects or not tensors:
         raise InferlensError(
-            f"{path} takes {f'another object as {listing(others)}' if others else 'no tensors'}.",
+            f"{path} takes {f'another object as {listing(objects)}' if objects else 'no tensors'}.",
             expected="tensors, and None, numbers or text as constants",
             hint="export a module that sets the other arguments itself",
         )
@@ -283,11 +286,11 @@ def _take_tensors(
     for node in module.graph.find_nodes(op="placeholder"):
         if node.name in constants:
 
-            def constant(item: Any, node: Any = node) -> Any:
-                return constants[node.name] if item is node else item
+            def with_constant(argument: Any, node: Any = node) -> Any:
+                return constants[node.name] if argument is node else argument
 
             for user in list(node.users):
-                user.args, user.kwargs = torch.fx.map_arg((user.args, user.kwargs), constant)
+                user.args, user.kwargs = torch.fx.map_arg((user.args, user.kwargs), with_constant)
             module.graph.erase_node(node)
     module.graph.set_codegen(torch.fx.graph.CodeGen())  # without the nesting of arguments and outputs
     module._forward_pre_hooks.clear()  # which check the nesting
@@ -295,20 +298,18 @@ def _take_tensors(
     module.recompile()
 
 
-def _with_input_names(
-    specs: tuple[TensorSpec, ...], tensor_specs: tuple[TensorSpec, ...], path: Path
-) -> tuple[TensorSpec, ...]:
-    """Return a program's inputs with the names from the note, and the ranges of their values."""
-    if [(len(spec.shape), spec.dtype) for spec in specs] != [(len(spec.shape), spec.dtype) for spec in tensor_specs]:
+def _with_input_names(specs: Sequence[TensorSpec], noted: Sequence[TensorSpec], path: Path) -> list[TensorSpec]:
+    """Return a program's inputs with the names and the ranges of values from its note."""
+    if [(len(spec.shape), spec.dtype) for spec in specs] != [(len(spec.shape), spec.dtype) for spec in noted]:
         raise InferlensError(f"The inputs that {path} describes do not fit its program.", hint="export it again")
-    return tuple(
-        msgspec.structs.replace(own, name=spec.name, low=spec.low, high=spec.high)
-        for own, spec in zip(specs, tensor_specs, strict=True)
-    )
+    return [
+        msgspec.structs.replace(spec, name=note.name, low=note.low, high=note.high)
+        for spec, note in zip(specs, noted, strict=True)
+    ]
 
 
 def _bounds(program: torch.export.ExportedProgram, size: Any) -> tuple[int, int | None]:
-    """Return the least and the most that a size may be. PyTorch writes 2 as the least of one that may be 0 or 1."""
+    """Return the smallest and the largest value of a size. PyTorch writes 2 also where 0 and 1 work."""
     if isinstance(size, int):
         return size, size
     bounds = program.range_constraints.get(size.node.expr)
@@ -329,7 +330,10 @@ def _pickled(path: Path) -> OpenedModel:
 
 
 def torch_file_precision(path: Path) -> str:
-    """Return the precision of most weights of an exported program, or of all of a TorchScript archive; else fp32."""
+    """Return the precision of most weights of an exported program, or of all weights of a TorchScript archive.
+
+    Return fp32 if it cannot be read.
+    """
     with suppress(Exception), zipfile.ZipFile(path) as archive:  # opening the file reports the error
         for entry in archive.infolist():
             if entry.file_size <= LARGEST and entry.filename.endswith("/model_weights_config.json"):
@@ -348,10 +352,9 @@ def torch_file_precision(path: Path) -> str:
 
 
 class _Note(Struct, frozen=True, forbid_unknown_fields=True):
-    """The inputs, in the order of the arguments: a small JSON in the archive.
+    """A small JSON in the archive with the inputs in the order of the arguments.
 
-    PyTorch keeps neither names nor shapes of the inputs of TorchScript, and of an exported program those of ``forward``
-    alone.
+    TorchScript keeps neither names nor shapes of its inputs, and an exported program keeps the names of ``forward``.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -359,18 +362,18 @@ class _Note(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def input_note(specs: tuple[TensorSpec, ...], floats: str) -> dict[str, str]:
-    """Return extra files for PyTorch to write: the note of ``specs``, with floats of the type ``floats``.
+    """Return extra files for PyTorch to write: the note of ``specs``, with floats in the type ``floats``.
 
-    Return none for inputs that would be refused when they are read, such as names with line ends.
+    Return none for inputs that would be refused when the note is read, such as names with line ends.
     """
     specs = tuple(msgspec.structs.replace(spec, dtype=floats) if "float" in spec.dtype else spec for spec in specs)
     return {NOTE: msgspec.json.encode(_Note(specs)).decode()} if _can_be_fed(specs) else {}
 
 
 def _noted_inputs(path: Path) -> tuple[TensorSpec, ...]:
-    """Return the inputs in the note of the archive, if any. Its author is unknown, so it is checked."""
+    """Return the inputs in the note of the archive, if any. The note is checked, because its author is unknown."""
     with zipfile.ZipFile(path) as archive:
-        notes = [entry for entry in archive.infolist() if PLACE.search(entry.filename)]
+        notes = [entry for entry in archive.infolist() if NOTE_PATH.search(entry.filename)]
         if not notes:
             return ()
         specs: tuple[TensorSpec, ...] = ()
@@ -397,7 +400,7 @@ def _can_be_fed(specs: tuple[TensorSpec, ...]) -> bool:
 # onnx.TensorProto.DataType
 FLOAT_TYPES = {1: "fp32", 10: "fp16", 16: "bf16"}
 FLOATS = (*FLOAT_TYPES, 11)  # types of parameters; integers are shapes and indices
-DTYPES_OF_ONNX = {
+ONNX_DTYPES = {
     1: "float32", 2: "uint8", 3: "int8", 6: "int32", 5: "int16", 7: "int64", 9: "bool", 10: "float16", 11: "float64",
     16: "bfloat16",
 }  # fmt: skip
@@ -452,8 +455,8 @@ def onnx_graph(path: Path) -> Any:
 def _inputs(model: Any, path: Path) -> list[tuple[TensorSpec, Sizes | None]]:
     """Return the inputs of the graph, and the sizes that they may have.
 
-    The first size is 1 where it is free, which some files write as -1. Other sizes that are free or missing are 0, and
-    the user has to set them with ``--input``.
+    A first size that is free, which some files write as -1, becomes 1. Other sizes that are free or missing become 0,
+    and the user has to set them with ``--input``.
     """
     weights = {tensor.name for tensor in model.graph.initializer}
     inputs: list[tuple[TensorSpec, Sizes | None]] = []
@@ -461,13 +464,15 @@ def _inputs(model: Any, path: Path) -> list[tuple[TensorSpec, Sizes | None]]:
         if value.name in weights:
             continue
         tensor = value.type.tensor_type
-        dtype = DTYPES_OF_ONNX.get(tensor.elem_type)
+        dtype = ONNX_DTYPES.get(tensor.elem_type)
         if dtype is None:
             raise InferlensError(f"The input '{value.name}' has an unknown type.", expected=", ".join(DTYPES))
-        shape = [max(int(size.dim_value), 0) for size in tensor.shape.dim] if tensor.HasField("shape") else [0, 0]
-        sizes = tuple((size or 1, size or None) for size in shape) if tensor.HasField("shape") else None
-        names = tuple(size.dim_param for size in tensor.shape.dim)
+        shape, sizes = [0, 0], None
+        if tensor.HasField("shape"):
+            shape = [max(int(size.dim_value), 0) for size in tensor.shape.dim]
+            sizes = tuple((size or 1, size or None) for size in shape)
         shape[:1] = [size or 1 for size in shape[:1]]
+        names = tuple(size.dim_param for size in tensor.shape.dim)
         inputs.append((TensorSpec(value.name, tuple(shape), dtype, names=names), sizes))
     if not inputs:
         raise InferlensError(f"The graph of {path} takes no inputs, so there is nothing to measure it with.")
@@ -476,19 +481,14 @@ def _inputs(model: Any, path: Path) -> list[tuple[TensorSpec, Sizes | None]]:
 
 def weight_files(path: Path, model: Any) -> list[Path]:
     """Return the files in the folder of ``path`` that hold its larger weights."""
-    names = set()
-    for tensor in model.graph.initializer:
-        where = {entry.key: entry.value for entry in tensor.external_data}
-        if tensor.data_location and "location" in where:
-            names.add(where["location"])
+    tensors = [tensor for tensor in model.graph.initializer if tensor.data_location]
+    names = {entry.value for tensor in tensors for entry in tensor.external_data if entry.key == "location"}
     for name in names:
-        if Path(name).is_absolute() or ".." in Path(name).parts:  # by name: a cache of models consists of links
+        if Path(name).is_absolute() or ".." in Path(name).parts:  # not by resolved paths: a cache may consist of links
             raise InferlensError(f"{path} refers to weights in {name}.", expected="weights in the folder of the graph")
         if not (path.parent / name).is_file():
-            raise InferlensError(
-                f"{path.parent / name}, which holds weights of {path.name}, is missing.",
-                hint=f"copy it from where {path.name} comes from",
-            )
+            message = f"{path.parent / name}, which holds weights of {path.name}, is missing."
+            raise InferlensError(message, hint=f"copy it from where {path.name} comes from")
     return [path.parent / name for name in sorted(names)]
 
 

@@ -27,11 +27,11 @@ else:
 
 
 def by_position(module: torch.nn.Module, names: Sequence[str]) -> torch.nn.Module:
-    """Return ``module`` with positional arguments, in the order of ``names``; ``module`` itself does not change.
+    """Return ``module`` with positional arguments in the order of ``names``; ``module`` itself does not change.
 
     The result has the same parameters and submodules under the same paths, so that profiles and weights use the names
     of the model's author. Outputs with named fields (Transformers) become a tuple of their tensors, so that tracers and
-    exporters accept them. Raises InferlensError if more than the class of ``module`` defines its calls and copies.
+    exporters accept them. Raises InferlensError if something else than the class of ``module`` defines its calls.
     """
     kind = type(module)
     generated = isinstance(module, torch.fx.GraphModule) or kind.__call__ is not torch.nn.Module.__call__
@@ -42,31 +42,28 @@ def by_position(module: torch.nn.Module, names: Sequence[str]) -> torch.nn.Modul
         )
 
     def forward(self: torch.nn.Module, *values: torch.Tensor) -> Any:
-        return _plain(kind.forward(self, **dict(zip(names, values, strict=True))))
+        outputs = kind.forward(self, **dict(zip(names, values, strict=True)))
+        if hasattr(outputs, "to_tuple"):
+            return tuple(output for output in outputs.to_tuple() if isinstance(output, torch.Tensor))
+        return outputs
 
-    identity = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}  # by libraries
+    identity = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}  # libraries look for these
     body = {**identity, "forward": forward, "takes_names": True}
-    wrapper: torch.nn.Module = object.__new__(new_class(kind.__name__, (kind,), exec_body=lambda own: own.update(body)))
+    wrapper_kind = new_class(kind.__name__, (kind,), exec_body=lambda namespace: namespace.update(body))
+    wrapper: torch.nn.Module = object.__new__(wrapper_kind)
     wrapper.__dict__.update(module.__dict__)
     return wrapper
 
 
-def _plain(outputs: Any) -> Any:
-    """Return outputs with named fields as a tuple of their tensors, and others unchanged."""
-    if hasattr(outputs, "to_tuple"):
-        return tuple(item for item in outputs.to_tuple() if isinstance(item, torch.Tensor))
-    return outputs
-
-
 FORM = "a tensor, a tuple of tensors, or a dict of tensors by argument name"
-RANGES = {"uint8": (0, 256), "int8": (-128, 128)}  # whole; of other integers 0 and 1 alone fit every use
+RANGES = {"uint8": (0, 256), "int8": (-128, 128)}  # other integers are 0 or 1, which fit every use
 
 
 def make_inputs(model: Model, seed: int) -> dict[str, Array]:
     """Return one array per input, in the order of the arguments.
 
-    The user's example is used unchanged, or repeated or cut along the batch for another batch size. All other inputs
-    are drawn by :func:`draw`.
+    An input of the user's example is used unchanged, or repeated or cut along the batch for another batch size. Other
+    inputs are drawn by :func:`draw`.
     """
     drawn = draw(model.inputs, seed)
     for spec in model.inputs:
@@ -76,16 +73,15 @@ def make_inputs(model: Model, seed: int) -> dict[str, Array]:
 
 
 def draw(specs: tuple[TensorSpec, ...], seed: int) -> dict[str, Array]:
-    """Return arrays by input name: floats standard normal (never zeros), integers uniform in their range.
+    """Return random arrays by input name: floats are standard normal, integers uniform in their range.
 
-    ``float16`` and ``bfloat16`` come as ``float32``: the backend casts them. Integers without a range are 0 or 1, those
-    of one byte any value.
+    Floats have the type of :func:`kind_of`. Integers without a range are 0 or 1, and those of one byte have any value.
     """
     random = np.random.default_rng(seed)
-    return {spec.name: _array(spec, random) for spec in specs}
+    return {spec.name: _random_array(spec, random) for spec in specs}
 
 
-def _array(spec: TensorSpec, random: np.random.Generator) -> Array:
+def _random_array(spec: TensorSpec, random: np.random.Generator) -> Array:
     if spec.dtype == "bool":
         return random.random(spec.shape) < 0.5
     if "float" in spec.dtype:
@@ -97,50 +93,74 @@ def _array(spec: TensorSpec, random: np.random.Generator) -> Array:
 
 
 def kind_of(spec: TensorSpec) -> str:
-    """Return the type of the arrays for an input. Runners convert them to half precision."""
+    """Return the type of the arrays for an input. Half precision comes as ``float32``, which runners convert."""
     return "float32" if "float" in spec.dtype and spec.dtype != "float64" else spec.dtype
 
 
 def try_inputs(opened: OpenedModel, specs: tuple[TensorSpec, ...], model_info: ModelInfo) -> None:
     """Call a module once, at batch 1 if it takes that. Raises InferlensError if it does not take ``specs``."""
-    if opened.module is not None and (error := _failure(opened, specs, model_info)) is not None:
+    if opened.module is not None and (error := _call_error(opened, specs, model_info)) is not None:
         raise InferlensError(
             f"{model_info.argument or model_info.spec} does not take {', '.join(map(str, specs))}: {reason(error)}.",
             expected=f"inputs such as {', '.join(map(str, opened.inputs)) or 'those that its forward takes'}",
         ) from error
 
 
-def own_precision(opened: OpenedModel) -> str:
-    """Return ``fp16`` or ``bf16`` of a module whose author put all its weights into that; else nothing."""
+def half_precision(opened: OpenedModel) -> str:
+    """Return ``fp16`` or ``bf16`` for a module whose weights are all in this precision, else an empty string."""
     if opened.module is None or opened.format != "module":
         return ""
     kinds = {tensor.dtype for tensor in opened.module.parameters() if tensor.is_floating_point()}
     return {torch.float16: "fp16", torch.bfloat16: "bf16"}.get(kinds.pop(), "") if len(kinds) == 1 else ""
 
 
-def own_type(opened: OpenedModel, precision: str = "") -> torch.dtype:
-    """Return the type in which a module takes floats: a stored program is in the ``precision`` that it is in."""
-    own = own_precision(opened) if opened.format == "module" else precision
-    return {"fp16": torch.float16, "bf16": torch.bfloat16}.get(own, torch.float32)
+def _float_type(opened: OpenedModel, program_precision: str) -> torch.dtype:
+    """Return the type in which a module takes floats. A stored program takes them in its own precision."""
+    precision = half_precision(opened) if opened.format == "module" else program_precision
+    return {"fp16": torch.float16, "bf16": torch.bfloat16}.get(precision, torch.float32)
 
 
-def _failure(opened: OpenedModel, specs: tuple[TensorSpec, ...], model_info: ModelInfo) -> Exception | None:
+def guess_input(opened: OpenedModel) -> TensorSpec:
+    """Return an image as the input of a model without a description of its inputs, if the model takes one.
+
+    Raises InferlensError if it does not.
+    """
+    error: Exception | None = None
+    image, names = TensorSpec("x", (1, 3, 224, 224)), ["x"]
+    if opened.module is not None:
+        image = msgspec.structs.replace(image, name=_argument_names(opened.module, 1)[0])
+        names = _needed_arguments(opened.module) or [image.name]
+        try:
+            with torch.inference_mode():
+                opened.module(torch.zeros(image.shape, dtype=_float_type(opened, "fp32")))
+            return image
+        except Exception as raised:
+            error = raised
+    raise InferlensError(
+        "What to feed this model is not known.",
+        expected="a factory that returns (model, inputs), or an --input with its shape and type for each argument",
+        hint=" ".join(f"--input {name}=SHAPE:TYPE" for name in names) + ", such as 1x3x224x224:float32 or 1x128:int64",
+    ) from error
+
+
+def _call_error(opened: OpenedModel, specs: tuple[TensorSpec, ...], model_info: ModelInfo) -> Exception | None:
     """Return the error of calls at the smallest and the requested batch, if the inputs may be the cause."""
     assert opened.module is not None
-    floats = own_type(opened, model_info.precision)
+    float_type = _float_type(opened, model_info.precision)
     error: Exception | None = None
-    ranges = any(spec.dynamic for spec in specs)
-    small = tuple(msgspec.structs.replace(spec, shape=spec.profile[0]) for spec in specs)
-    for attempt in dict.fromkeys((small if ranges else with_batch(specs, 1), specs)):
+    smallest = with_batch(specs, 1)
+    if any(spec.dynamic for spec in specs):
+        smallest = tuple(msgspec.structs.replace(spec, shape=spec.profile[0]) for spec in specs)
+    for attempt in dict.fromkeys((smallest, specs)):
         tensors = [torch.from_numpy(array) for array in draw(attempt, 0).values()]
-        tensors = [tensor.to(floats) if tensor.dtype == torch.float32 else tensor for tensor in tensors]
+        tensors = [tensor.to(float_type) if tensor.dtype == torch.float32 else tensor for tensor in tensors]
         try:
             with torch.inference_mode():
                 opened.module(*tensors)
         except (RuntimeError, ValueError, TypeError, IndexError, AssertionError, LookupError) as raised:
             text = str(raised).lower()
-            elsewhere = isinstance(raised, NotImplementedError) or "not implemented" in text or "cuda" in text
-            if elsewhere or is_short_of_memory(raised):
+            has_other_cause = isinstance(raised, NotImplementedError) or "not implemented" in text or "cuda" in text
+            if has_other_cause or is_short_of_memory(raised):
                 return None
             error = raised
         else:
@@ -172,9 +192,9 @@ def named_tensors(module: torch.nn.Module, example: Any) -> dict[str, torch.Tens
         return {}
     values = [example] if isinstance(example, torch.Tensor) else example
     if isinstance(values, (list, tuple)):
-        values = dict(zip(argument_names(module, len(values)), values, strict=True))
-    tensors = isinstance(values, dict) and all(isinstance(value, torch.Tensor) for value in values.values())
-    if not tensors or not values:
+        values = dict(zip(_argument_names(module, len(values)), values, strict=True))
+    holds_tensors = isinstance(values, dict) and all(isinstance(value, torch.Tensor) for value in values.values())
+    if not holds_tensors or not values:
         raise InferlensError(f"The example inputs are a {type(example).__name__} of something else.", expected=FORM)
     return {str(name): value for name, value in values.items()}
 
@@ -185,18 +205,17 @@ def called_by_name(module: torch.nn.Module, specs: Sequence[TensorSpec]) -> torc
     A single input of a single argument may have any name. Raises InferlensError if a name is no argument, or an
     argument without a default has no input.
     """
-    parameters, names = _arguments(module), [spec.name for spec in specs]
-    kinds = {argument.kind for argument in parameters.values()}
-    needed = needed_arguments(module)
+    parameters, needed = _arguments(module), _needed_arguments(module)
+    names = [spec.name for spec in specs]
+    kinds = {parameter.kind for parameter in parameters.values()}
     if not parameters or inspect.Parameter.VAR_POSITIONAL in kinds or len(names) == len(parameters) == 1:
         return module
     if inspect.Parameter.VAR_KEYWORD not in kinds:
         for name in names:
             check_choice("argument of forward", name, parameters)
     if missing := [name for name in needed if name not in names]:
-        raise InferlensError(
-            f"forward also takes {listing(missing)}.", expected=f"an --input for each of {listing(needed)}"
-        )
+        message = f"forward also takes {listing(missing)}."
+        raise InferlensError(message, expected=f"an --input for each of {listing(needed)}")
     return module if names == [*parameters][: len(names)] else by_position(module, names)
 
 
@@ -207,14 +226,16 @@ def _arguments(module: torch.nn.Module) -> Mapping[str, inspect.Parameter]:
     return {}
 
 
-def needed_arguments(module: torch.nn.Module) -> list[str]:
+def _needed_arguments(module: torch.nn.Module) -> list[str]:
     """Return the names of the arguments of ``forward`` that have no default."""
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    arguments = _arguments(module).values()
-    return [one.name for one in arguments if one.default is one.empty and one.kind not in variadic]
+    parameters = _arguments(module).values()
+    return [
+        argument.name for argument in parameters if argument.default is argument.empty and argument.kind not in variadic
+    ]
 
 
-def argument_names(module: torch.nn.Module, count: int) -> list[str]:
+def _argument_names(module: torch.nn.Module, count: int) -> list[str]:
     """Return names of the first ``count`` arguments of ``forward``; generated ones where it has no names."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     names = [name for name, argument in _arguments(module).items() if argument.kind in kinds]
@@ -229,29 +250,27 @@ def format_of(module: torch.nn.Module) -> Format:
 def spec_of(name: str, tensor: torch.Tensor) -> TensorSpec:
     """Return shape and type of a tensor. Integers keep the range of their values."""
     dtype = str(tensor.dtype).removeprefix("torch.")
-    whole = "int" in dtype and tensor.numel()
-    bounds = (int(tensor.min()), int(tensor.max()) + 1) if whole else ()
+    bounds = (int(tensor.min()), int(tensor.max()) + 1) if "int" in dtype and tensor.numel() else ()
     return TensorSpec(name, tuple(tensor.shape), dtype, *bounds)
 
 
 def array_of(tensor: torch.Tensor) -> Array:
-    """Return a tensor's values on the host; types that numpy lacks as float32."""
+    """Return a tensor's values on the host. Half precision comes as float32."""
     array: Array = (tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor).numpy(force=True)
     return array
 
 
 def on_host(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arrays in place of tensors, without a copy if possible."""
+    """Return arrays in place of tensors, without a copy if possible. NumPy has no bfloat16, which comes as float32."""
     arrays = dict(values)
     for name, value in values.items():
         if hasattr(value, "detach"):
-            host_value = value.float() if str(value.dtype) == "torch.bfloat16" else value
-            arrays[name] = host_value.numpy(force=True)
+            arrays[name] = (value.float() if str(value.dtype) == "torch.bfloat16" else value).numpy(force=True)
     return arrays
 
 
 def flatten(outputs: Any) -> list[torch.Tensor]:
-    """Return every tensor in ``outputs``, depth first; numbers as tensors, ``None`` and texts skipped."""
+    """Return every tensor in ``outputs``, depth first. Numbers become tensors; ``None`` and texts are skipped."""
     import torch
 
     if isinstance(outputs, torch.Tensor):
@@ -269,7 +288,7 @@ def flatten(outputs: Any) -> list[torch.Tensor]:
     return [tensor for part in parts for tensor in flatten(part)]
 
 
-def one_or_all(outputs: list[Any]) -> Any:
+def single_or_list(outputs: list[Any]) -> Any:
     return outputs[0] if len(outputs) == 1 else outputs
 
 
@@ -284,6 +303,6 @@ def shapes_fit(inputs: tuple[TensorSpec, ...]) -> bool:
 
 
 def read_arrays(path: str, *kinds: str) -> list[list[Array]]:
-    """Return the arrays in a file of samples whose names begin with each of the kinds, such as ``output``."""
+    """Return for each kind, such as ``output``, the arrays in a file of samples whose names begin with it."""
     with np.load(path, allow_pickle=False) as file:
         return [[file[name] for name in file.files if name.startswith(kind)] for kind in kinds]

@@ -36,9 +36,9 @@ DEFAULTS = {
 
 
 def _torchvision() -> Any:
-    """Return torchvision, imported without ``torch._dynamo``.
+    """Return torchvision, imported without ``torch._dynamo``, whose import takes two seconds in every process.
 
-    It wants one function of that, for ``roi_align``. Importing it takes two seconds in every process.
+    torchvision uses one function of ``torch._dynamo``, for ``roi_align``. The function is imported when it is called.
     """
     name = "torch._dynamo.utils"
     if "torchvision" in sys.modules or name in sys.modules or not importlib.util.find_spec("torch"):
@@ -65,11 +65,11 @@ class Torchvision(Source):
     def open(self, name: str, request: LoadRequest) -> OpenedModel:
         torchvision = _torchvision()
         builder = torchvision.models.get_model_builder(name)
-        weights = _cached(torchvision, name, request.named_weights) if request.named_weights else None
+        weights = _cached_weights(torchvision, name, request.named_weights) if request.named_weights else None
         arguments: dict[str, Any] = {"weights": weights}
         if "weights_backbone" in inspect.signature(builder).parameters:
             arguments["weights_backbone"] = None
-        if name == "inception_v3" or name == "googlenet":  # their own init takes a minute, and warns
+        if name in ("inception_v3", "googlenet"):  # their own initialization takes a minute, and warns
             arguments |= {"init_weights": False, "transform_input": False}
         return OpenedModel(
             format="module",
@@ -96,7 +96,7 @@ class Timm(Source):
         return list(library("timm", extra="models").list_models())
 
     def open(self, name: str, request: LoadRequest) -> OpenedModel:
-        _refuse_names(request, "timm")
+        _refuse_named_weights(request, "timm")
         timm = library("timm", extra="models")
         module = timm.create_model(name, pretrained=False)
         inputs = (TensorSpec("x", (1, *module.pretrained_cfg.get("input_size", IMAGE.shape[1:]))),)
@@ -111,10 +111,10 @@ class Timm(Source):
 
 
 class Transformers(Source):
-    """Models of Hugging Face Transformers, built from a configuration, offline.
+    """Models of Hugging Face Transformers, built offline from a configuration.
 
     A name is a model type (``bert``), a folder with a ``config.json``, or a checkpoint whose configuration is in the
-    local cache. A checkpoint's size cannot be guessed from its name, so one that is not here is refused.
+    local cache.
     """
 
     prefix = "transformers"
@@ -138,22 +138,29 @@ class Transformers(Source):
         return ModelInfo(spec=f"{self.prefix}:{name}", name=Path(name).name, format="module")
 
     def open(self, name: str, request: LoadRequest) -> OpenedModel:
-        _refuse_names(request, "transformers")
+        _refuse_named_weights(request, "transformers")
         transformers, config = _transformers(), self._config(name)
         try:
             module = transformers.AutoModel.from_config(config)
         except ValueError as error:
             raise InferlensError(f"transformers cannot build '{name}': {reason(error)}.") from error
         inputs = _model_inputs(module, config)
-        module = by_position(module, [spec.name for spec in inputs])
-        source = f"transformers {transformers.__version__}"
-        return OpenedModel(format="module", module=module, inputs=inputs, fresh=True, source=source)
+        return OpenedModel(
+            format="module",
+            module=by_position(module, [spec.name for spec in inputs]),
+            inputs=inputs,
+            fresh=True,
+            source=f"transformers {transformers.__version__}",
+        )
 
     def _config(self, name: str) -> Any:
         """Return the configuration, without caches, so that a model can be traced and exported."""
-        configs, name = _transformers().AutoConfig, DEFAULTS.get(name, name)
-        is_type = name in self.names()
-        config = configs.for_model(name) if is_type else configs.from_pretrained(name, local_files_only=True)
+        configs = _transformers().AutoConfig
+        model_type = DEFAULTS.get(name, name)
+        if model_type in self.names():
+            config = configs.for_model(model_type)
+        else:
+            config = configs.from_pretrained(name, local_files_only=True)
         if hasattr(config, "use_cache"):
             config.use_cache = False
         return config
@@ -190,25 +197,21 @@ class FakeSource(Source):
         return OpenedModel(format="fake", inputs=(TensorSpec("x", (1, 3, 8, 8)),), weights="none")
 
 
-def _refuse_names(request: LoadRequest, library: str) -> None:
+def _refuse_named_weights(request: LoadRequest, library: str) -> None:
     if request.named_weights:
-        raise InferlensError(
-            f"{library} would fetch the weights '{request.named_weights}' from the network.",
-            hint="--weights with a file",
-        )
+        message = f"{library} would fetch the weights '{request.named_weights}' from the network."
+        raise InferlensError(message, hint="--weights with a file")
 
 
-def _cached(torchvision: Any, name: str, wanted: str) -> Any:
-    """Return the weights of that name, if torch's hub folder has their file."""
-    model_weights = torchvision.models.get_model_weights(name)
-    check_choice(f"file of weights, or name of those of {name},", wanted, model_weights.__members__)
-    weights = model_weights[wanted]
+def _cached_weights(torchvision: Any, model: str, name: str) -> Any:
+    """Return the weights called ``name`` of a model, if the folder of torch's hub has their file."""
+    choices = torchvision.models.get_model_weights(model)
+    check_choice(f"file of weights, or name of those of {model},", name, choices.__members__)
+    weights = choices[name]
     file = Path(torch.hub.get_dir()) / "checkpoints" / Path(weights.url).name
     if not file.exists():
-        raise InferlensError(
-            f"The weights {weights} are not on this machine, and nothing is fetched from the network.",
-            hint=f"fetch {weights.url} to {file}, or give a file with --weights",
-        )
+        message = f"The weights {weights} are not on this machine, and nothing is fetched from the network."
+        raise InferlensError(message, hint=f"fetch {weights.url} to {file}, or give a file with --weights")
     return weights
 
 
@@ -216,9 +219,9 @@ def _image_inputs(torchvision: Any, name: str) -> tuple[TensorSpec, ...]:
     module = torchvision.models.get_model_builder(name).__module__
     if ".optical_flow" in module:
         return (TensorSpec("image1", IMAGE.shape), TensorSpec("image2", IMAGE.shape))
-    for kind, own in KINDS.items():
-        if kind in module:
-            return (own,)
+    for part, spec in KINDS.items():
+        if part in module:
+            return (spec,)
     transform = torchvision.models.get_model_weights(name).DEFAULT.transforms
     width = 224 if name.startswith("vit_") else getattr(transform, "keywords", {}).get("crop_size", 224)
     return (TensorSpec("x", (1, 3, width, width)),)
@@ -250,10 +253,8 @@ def _model_inputs(module: Any, config: Any) -> tuple[TensorSpec, ...]:
         frames = 2 * getattr(config, "max_source_positions", 1500)
         specs.append(TensorSpec("input_features", (1, config.num_mel_bins, frames)))
     if not specs:
-        raise InferlensError(
-            f"What to feed the input '{main}' of this model is not known.",
-            hint="a factory that returns module and inputs",
-        )
+        message = f"What to feed the input '{main}' of this model is not known."
+        raise InferlensError(message, hint="a factory that returns module and inputs")
     if getattr(config, "is_encoder_decoder", False):
         specs.append(TensorSpec("decoder_input_ids", (1, 32), "int64", 0, config.vocab_size))
     return tuple(specs)

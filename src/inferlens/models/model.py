@@ -22,12 +22,9 @@ if TYPE_CHECKING:
 
     from inferlens.models.samples import Samples
 
-
 Format = Literal["module", "torchscript", "exported", "onnx", "openvino", "engine", "torch_tensorrt", "fake"]
 Array = NDArray[np.generic]
 InputsAtBatch = tuple[tuple[TensorSpec, ...], int | None]  # the inputs and the batch of a case
-
-
 TRUST = "--trust, if you trust its author"
 
 
@@ -56,15 +53,15 @@ class ModelInfo(Struct, frozen=True, kw_only=True):
     Attributes:
         spec, name: the full name, such as ``torchvision:resnet18``, and the short one, used for the folder and titles.
         format: the format after loading, which decides which backends can take it.
-        batch: batch size of its own inputs, if it is available without loading it.
-        precision: the precision that it is in, and runs in by default.
-        origin: the case it was compiled from, if it has a provenance. Both models get its inputs, and
-            its precision is that of the original model. ``origin_format`` is the format of the original model.
+        batch: the batch size of the model's own inputs, if it can be read without loading the model.
+        precision: the precision that the model is stored in, and runs in by default.
+        origin: the case that the model was compiled from, if it has a provenance. The original model gets the inputs
+            of this case, and its precision. ``origin_format`` is the format of the original model.
         danger: a sentence on code that runs when the file is opened; empty if there is none.
-        problem: why the file cannot run with the installed libraries.
-        unfit: requested inputs and batches that the file does not take, and why.
+        problem: the reason why the file cannot run with the installed libraries.
+        unfit: the requested inputs and batches that the file does not take, and why.
         inputs: the sets of inputs of a plan that gives sizes by name; empty before they are computed.
-        convolutional: whether it has 2-D convolutions; false before that is computed.
+        convolutional: whether the model has 2-D convolutions; false before that is computed.
     """
 
     spec: str
@@ -82,12 +79,12 @@ class ModelInfo(Struct, frozen=True, kw_only=True):
     convolutional: bool = False
 
     def refusal(self, feed: InputsAtBatch) -> Unsupported | None:
-        """Return why it cannot run with these inputs on any backend; ``None`` if there is no reason."""
+        """Return why no backend can run the model with these inputs; ``None`` if nothing is known against it."""
         problem = self.problem or dict(self.unfit).get(feed)
         return problem.refusal() if problem else None
 
     def check(self, trusted: bool, required: bool = True) -> None:
-        """Raise InferlensError for a file that would run code without trust, or a ``required`` one that cannot run."""
+        """Raise InferlensError for a file that would run untrusted code, or for a ``required`` one that cannot run."""
         if self.danger and not trusted:
             raise InferlensError(self.danger, hint=TRUST)
         if self.problem and required:  # with other models, the problem is shown in a row
@@ -100,14 +97,14 @@ class Model:
 
     Attributes:
         spec, name, format: as in :class:`ModelInfo`.
-        inputs: its inputs, batch size put in, in the order of its arguments.
+        inputs: the inputs with the batch size of the case, in the order of the arguments.
         module: the ``nn.Module`` (eval mode, fp32, on the CPU) for formats ``module``, ``torchscript`` and
             ``exported``; it takes the inputs as positional arguments and may return any nesting of tensors.
-        path: the file it came from, if it did; for format ``onnx`` always.
-        example: real input arrays, by input name, of the user's example or data; else they are drawn from a seed.
-        weights: where its weights came from, such as ``random, seed 0``.
-        weights_sha256: hash over all parameters and buffers, or of the file.
-        source: other words that identify it, such as the version of the library or the hash of the file.
+        path: the file that the model came from, if any; the format ``onnx`` always has one.
+        example: input arrays from the user's example or data, by input name; other inputs are drawn from a seed.
+        weights: the origin of the weights, such as ``random, seed 0``.
+        weights_sha256: the hash over all parameters and buffers, or of the file.
+        source: other words that identify the model, such as the version of the library or the hash of the file.
     """
 
     spec: str
@@ -133,7 +130,7 @@ Sizes = tuple[tuple[int, int | None], ...]
 
 @dataclass(frozen=True)
 class LoadRequest:
-    """A request to open a model, as of :func:`inferlens.models.resolve.load`; weights of ``None`` are random."""
+    """The arguments of :func:`inferlens.models.resolve.load` that a source needs; weights of ``None`` are random."""
 
     weights: str | None = None
     trust: bool = False
@@ -147,16 +144,16 @@ class LoadRequest:
 
 @dataclass(frozen=True)
 class OpenedModel:
-    """The result of opening a model: a module or a file, and what the source knows of the inputs.
+    """The result of opening a model: a module or a file, and its inputs as far as the source knows them.
 
     Attributes:
-        inputs: the model's own inputs; empty if it does not know them.
-        sizes: the least and the most of the sizes of an input, by its name; the most is ``None`` where there is none,
-            all are where any shape will do. What has no name here is not checked.
-        fresh: whether its weights are the constructor's random ones, to be drawn again or replaced by a file's.
-        named_weights: whether it has the weights of the requested name.
-        parameters, weights_sha256: where there is no module to ask.
-        weights, source: as in :class:`Model`; no weights for random ones.
+        inputs: the model's own inputs; empty if the source does not know them.
+        sizes: the smallest and the largest size of every dimension, by input name. A largest size of ``None`` is
+            unlimited, and ``None`` for an input allows any shape. Inputs without an entry are not checked.
+        fresh: whether the weights are random ones of the constructor, which are drawn again or replaced by a file's.
+        named_weights: whether the model has the weights of the requested name.
+        parameters, weights_sha256: set if there is no module to compute them from.
+        weights, source: as in :class:`Model`; ``weights`` is empty for random ones.
     """
 
     format: Format
@@ -174,13 +171,13 @@ class OpenedModel:
 
 
 class Source(ABC):
-    """A kind of place that models come from; ``prefix`` is written before the colon."""
+    """A source of models, such as a library; ``prefix`` is written before the colon in a model's name."""
 
     prefix: ClassVar[str]
-    runs_code: ClassVar[bool] = False  # whether a name makes it import and call user code
-    vouched: ClassVar[bool] = False  # whether all its models load and take their own inputs
+    runs_code: ClassVar[bool] = False  # whether opening a name imports and calls user code
+    vouched: ClassVar[bool] = False  # whether all models of the source load and take their own inputs
     format: ClassVar[Format] = "module"
-    kinds: ClassVar[tuple[FileType, ...]] = ()  # kinds of files that it opens
+    kinds: ClassVar[tuple[FileType, ...]] = ()  # the kinds of files that the source opens
 
     def names(self) -> Sequence[str]:
         """Return all names; empty if they cannot be listed. May raise MissingLibrary."""
@@ -191,7 +188,7 @@ class Source(ABC):
         """Return the model called ``name``. Raises InferlensError if it cannot be opened."""
 
     def preparation(self, name: str, spec: TensorSpec) -> Callable[[Any], Array]:
-        """Return the function that makes an array of an image of PIL's. Raises InferlensError if there is none."""
+        """Return the function that converts an image of PIL to an array. Raises InferlensError if there is none."""
         raise InferlensError(
             f"How {self.prefix}:{name} wants images to be prepared for '{spec.name}' is not known.",
             expected="a model of torchvision or timm",

@@ -30,15 +30,7 @@ from inferlens.models import factories
 from inferlens.models.compiled import EngineFile, OpenVinoFile, TorchTensorRtFile
 from inferlens.models.factories import Factory, Hub, Live
 from inferlens.models.files import SUFFIXES, OnnxFile, TorchFile, onnx_graph, weight_files
-from inferlens.models.inputs import (
-    argument_names,
-    called_by_name,
-    draw,
-    needed_arguments,
-    own_precision,
-    own_type,
-    try_inputs,
-)
+from inferlens.models.inputs import called_by_name, draw, guess_input, half_precision, try_inputs
 from inferlens.models.libraries import FakeSource, Timm, Torchvision, Transformers, Zoo
 from inferlens.models.model import InputsAtBatch, LoadRequest, Model, ModelInfo, OpenedModel, Problem, Source
 from inferlens.models.samples import RANDOM, Samples, read_samples
@@ -83,15 +75,15 @@ def find(name: str) -> ModelInfo:
 
 
 def _file_source(path: Path) -> str:
-    """Return the prefix of the source that opens a file, by its content; empty where the path means no model file."""
+    """Return the prefix of the source that opens a file, by its content; empty for a path that is no model file."""
     by_suffix = BY_SUFFIX.get(path.suffix, "")
     if not path.is_file() or path.suffix == ".py":
         return by_suffix
     kind = file_kind(path).kind
-    if kind is FileType.EXPORTED and by_suffix == TorchTensorRtFile.prefix:  # it may hold no engine
+    if kind is FileType.EXPORTED and by_suffix == TorchTensorRtFile.prefix:  # such a program may hold no engine
         return by_suffix
     could_be_a_name = path.name == str(path) and not path.suffix
-    return BY_KIND.get(kind) or by_suffix or TorchFile.prefix * (not could_be_a_name)
+    return BY_KIND.get(kind) or by_suffix or ("" if could_be_a_name else TorchFile.prefix)
 
 
 def _find_bare_name(name: str) -> ModelInfo:
@@ -127,18 +119,16 @@ def files_of(spec: str) -> list[Path]:
         return []
     if prefix == "onnx":
         return [path, *weight_files(path, onnx_graph(path))]
-    return [path, *[path.with_suffix(".bin")] * (prefix == "openvino")]
+    return [path, path.with_suffix(".bin")] if prefix == "openvino" else [path]
 
 
 def check_place(spec: str, checkout: str) -> None:
     """Raise InferlensError for a model that is not in the checkout, which must be the working directory."""
-    place, here = factories.place(spec), Path.cwd()
-    if place is None or not place.resolve().is_relative_to(here):
-        where = f"comes from {place}" if place else "comes with a library"
-        raise InferlensError(
-            f"{spec.removeprefix('factory:')} {where}, not from the checkout {checkout}.",
-            expected=f"a factory, package.module:factory, whose code is in {checkout}",
-        )
+    path = factories.place(spec)
+    if path is None or not path.resolve().is_relative_to(Path.cwd()):
+        where = f"comes from {path}" if path else "comes with a library"
+        message = f"{spec.removeprefix('factory:')} {where}, not from the checkout {checkout}."
+        raise InferlensError(message, expected=f"a factory, package.module:factory, whose code is in {checkout}")
 
 
 def load(case: Case, *, trust: bool = False, live: Path | None = None) -> Model:
@@ -147,19 +137,19 @@ def load(case: Case, *, trust: bool = False, live: Path | None = None) -> Model:
     Args:
         case: ``case.model`` is a full name, as in :attr:`ModelInfo.spec`.
         trust: whether pickles that can run code may be opened.
-        live: where the parent process left a live module.
+        live: the file to which the parent process wrote a live module.
 
     Raises InferlensError if the model, its weights or the requested inputs do not fit together.
     """
     opened = _open(case, trust, live)
-    module, name = opened.module, case.model.partition(":")[2]
+    module = opened.module
     weights = _weights(opened, case, trust)
     inputs = _inputs(opened, case)
     data = _calibration(case, inputs)
     file_hash = opened.weights_sha256 or opened.source.rpartition(" ")[2]
     return Model(
         spec=case.model,
-        name=name,
+        name=case.model.partition(":")[2],
         format=opened.format,
         inputs=inputs,
         module=module,
@@ -174,7 +164,7 @@ def load(case: Case, *, trust: bool = False, live: Path | None = None) -> Model:
 
 
 def inputs_are_drawn(case: Case) -> bool:
-    """Return whether a case's inputs are always drawn from its seed, and are neither data nor an example."""
+    """Return whether a case draws its inputs from its seed, and uses neither data nor an example."""
     if case.calibration not in ("", RANDOM):
         return False
     return bool(case.inputs) or BY_PREFIX[case.model.partition(":")[0]].vouched
@@ -197,13 +187,13 @@ def exported_model(case: Case, facts: ModelFacts) -> Model:
 
 def _open(case: Case, trust: bool, live: Path | None) -> OpenedModel:
     prefix, _, name = case.model.partition(":")
-    check_choice("source of models", prefix, BY_PREFIX)  # of a name from a file, such as the origin of an engine
+    check_choice("source of models", prefix, BY_PREFIX)  # the name may come from a file, such as a provenance
     source = BY_PREFIX[prefix]
     if source.format == "module":
         library("torch", extra="torch").manual_seed(case.seed)
     factories.import_from_here()
     opened = source.open(name, LoadRequest(weights=case.weights, trust=trust, live=live))
-    if opened.module is not None and opened.format == "module":  # stored programs are what they are
+    if opened.module is not None and opened.format == "module":  # stored programs do not change
         opened.module.eval().requires_grad_(False)
         if case.inputs and not opened.inputs:
             return replace(opened, module=called_by_name(opened.module, case.inputs))
@@ -215,17 +205,17 @@ def check(model_info: ModelInfo, plan: Plan, live: Path | None = None) -> ModelI
 
     Raises InferlensError if the model cannot be loaded, or does not take the weights or the inputs.
     """
-    source, trust = BY_PREFIX[model_info.spec.partition(":")[0]], plan.trust
+    source = BY_PREFIX[model_info.spec.partition(":")[0]]
     shared = {name: getattr(plan, name) for name in ("weights", "calibration", "keep", "seed")}
     case = Case(model=model_info.spec, backend="", inputs=plan.input[0], **shared)
-    asks = any(case.inputs) or any(plan.dim[0]) or case.weights or case.calibration not in ("", RANDOM) or case.keep
-    if source.vouched and not asks:
+    sets_inputs = any(case.inputs) or any(plan.dim[0]) or case.calibration not in ("", RANDOM)
+    if source.vouched and not (sets_inputs or case.weights or case.keep):
         return model_info
     try:
-        opened = _open(case, trust, live)
-        _given_weights(opened, case, trust)
+        opened = _open(case, plan.trust, live)
+        _requested_weights(opened, case, plan.trust)
         if not (case.inputs or opened.inputs):
-            opened = replace(opened, inputs=(_guess(opened),))
+            opened = replace(opened, inputs=(guess_input(opened),))
         model_info = _with_inputs(model_info, opened, plan)
     except MissingLibrary:
         if any(plan.dim[0]):
@@ -246,28 +236,29 @@ def check(model_info: ModelInfo, plan: Plan, live: Path | None = None) -> ModelI
     if opened.module is not None:  # names of ONNX nodes are checked after the export
         nodes = [name for name in kept_layers(case) if name.startswith(EXPORTED)]
         check_kept(case, [*(name for name, _ in opened.module.named_modules()), *nodes])
-    model_info = msgspec.structs.replace(model_info, precision=own_precision(opened) or model_info.precision)
-    fits, unfit = dict[tuple[TensorSpec, ...], tuple[TensorSpec, ...]](), list[tuple[InputsAtBatch, Problem]]()
+    model_info = msgspec.structs.replace(model_info, precision=half_precision(opened) or model_info.precision)
+    specs_by_inputs: dict[tuple[TensorSpec, ...], tuple[TensorSpec, ...]] = {}
+    unfit: list[tuple[InputsAtBatch, Problem]] = []
     for inputs, batch in feeds(plan, model_info):
         try:
-            fits[inputs] = _inputs(opened, msgspec.structs.replace(case, inputs=inputs, batch=batch))
+            specs_by_inputs[inputs] = _inputs(opened, msgspec.structs.replace(case, inputs=inputs, batch=batch))
         except Unsupported as error:
             unfit.append(((inputs, batch), Problem.of(error)))
-    for inputs, specs in fits.items():
+    for inputs, specs in specs_by_inputs.items():
         if data := _calibration(case, specs):
             next(data.feeds(1))
         if inputs or not source.vouched:
             try_inputs(opened, specs, model_info)
-    return msgspec.structs.replace(model_info, unfit=tuple(unfit), convolutional=_convolutional(opened.module))
+    return msgspec.structs.replace(model_info, unfit=tuple(unfit), convolutional=_has_convolutions(opened.module))
 
 
 def feeds(plan: Plan, model_info: ModelInfo) -> list[InputsAtBatch]:
-    """Return the inputs that a plan requests, at every batch; the default is their own batch, or the model's."""
-    every = []
+    """Return the inputs that a plan requests at every batch; the default is the batch of the inputs, or the model's."""
+    requested = []
     for inputs in model_info.inputs or plan.input:
-        own = inputs[0].shape[0] if inputs and inputs[0].shape else model_info.batch
-        every += [(inputs, batch) for batch in plan.batch or (own,)]
-    return every
+        default = inputs[0].shape[0] if inputs and inputs[0].shape else model_info.batch
+        requested += [(inputs, batch) for batch in plan.batch or (default,)]
+    return requested
 
 
 def with_named_sizes(model_info: ModelInfo, plan: Plan, live: Path | None) -> ModelInfo:
@@ -287,31 +278,34 @@ def _with_inputs(model_info: ModelInfo, opened: OpenedModel, plan: Plan) -> Mode
 
 def with_layers(model_info: ModelInfo) -> ModelInfo:
     """Return the information on a library's model with ``convolutional``, without allocating its weights."""
-    source, _, name = model_info.spec.partition(":")
-    if BY_PREFIX[source].vouched and model_info.format == "module":
+    prefix, _, name = model_info.spec.partition(":")
+    source = BY_PREFIX[prefix]
+    if source.vouched and model_info.format == "module":
         with suppress(Exception):  # without the library, the field keeps its default
             with torch.device("meta"):
-                module = BY_PREFIX[source].open(name, LoadRequest()).module
-            return msgspec.structs.replace(model_info, convolutional=_convolutional(module))
+                module = source.open(name, LoadRequest()).module
+            return msgspec.structs.replace(model_info, convolutional=_has_convolutions(module))
     return model_info
 
 
-def _convolutional(module: torch.nn.Module | None) -> bool:
-    """Return whether a module, or one of TorchScript, has 2-D convolutions."""
-    every = module.modules() if module is not None else ()
-    kinds = ({getattr(one, "original_name", ""), *(kind.__name__ for kind in type(one).__mro__)} for one in every)
-    return any("Conv2d" in names for names in kinds)
+def _has_convolutions(module: torch.nn.Module | None) -> bool:
+    """Return whether a module, which may be one of TorchScript, has 2-D convolutions."""
+    for part in module.modules() if module is not None else ():
+        if "Conv2d" in (getattr(part, "original_name", ""), *(kind.__name__ for kind in type(part).__mro__)):
+            return True
+    return False
 
 
 def _user_frame(error: BaseException) -> str:
     """Return the line of the user's code that raised an error, such as `` (mine.py, line 3)``."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if Path(frame.filename).is_relative_to(Path.cwd()) and frame.filename != __file__]
-    own = [frame for frame in own if "site-packages" not in frame.filename]
-    return f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        is_library = "site-packages" in frame.filename or frame.filename == __file__
+        if Path(frame.filename).is_relative_to(Path.cwd()) and not is_library:
+            return f" ({Path(frame.filename).name}, line {frame.lineno})"
+    return ""
 
 
-def _given_weights(opened: OpenedModel, case: Case, trust: bool) -> str:
+def _requested_weights(opened: OpenedModel, case: Case, trust: bool) -> str:
     """Load the requested weights, if they are in a file. Return their origin; empty for random weights."""
     if case.weights and (opened.format != "module" or opened.module is None):
         raise InferlensError(f"{case.model} brings its own weights.", hint="leave out --weights")
@@ -319,9 +313,8 @@ def _given_weights(opened: OpenedModel, case: Case, trust: bool) -> str:
         unwrapped = load_weights(opened.module, Path(case.weights), trust=trust)
         return f"file {Path(case.weights).name}" + f" ({unwrapped})" * bool(unwrapped)
     if case.weights and (opened.fresh or not opened.named_weights):
-        raise InferlensError(
-            f"{case.model} has no weights by name, so '{case.weights}' means nothing.", hint="--weights with a file"
-        )
+        message = f"{case.model} has no weights by name, so '{case.weights}' means nothing."
+        raise InferlensError(message, hint="--weights with a file")
     if not opened.fresh or opened.module is None:
         return opened.weights or f"made with seed {case.seed}"
     return ""
@@ -329,7 +322,7 @@ def _given_weights(opened: OpenedModel, case: Case, trust: bool) -> str:
 
 def _weights(opened: OpenedModel, case: Case, trust: bool) -> str:
     """Give a fresh module its weights, and return their origin."""
-    if source := _given_weights(opened, case, trust):
+    if source := _requested_weights(opened, case, trust):
         return source
     if opened.inputs and opened.module is not None:
         arrays = draw(opened.inputs, case.seed)
@@ -338,72 +331,54 @@ def _weights(opened: OpenedModel, case: Case, trust: bool) -> str:
 
 
 def _inputs(opened: OpenedModel, case: Case) -> tuple[TensorSpec, ...]:
-    """Return the model's own inputs, replaced by the requested ones, at the batch and in the file's sizes and types.
+    """Return the model's own inputs, replaced by the requested ones, at the batch of the case.
 
-    Inputs that were not requested follow the model's own first input, whose batch they share.
+    Raises an error for sizes and types that the model's file does not take.
     """
     if not opened.inputs:
-        return without_usual_names(opened.inputs, with_batch(case.inputs or (_guess(opened),), case.batch))
+        return without_usual_names(opened.inputs, with_batch(case.inputs or (guess_input(opened),), case.batch))
     own_specs, requested_specs = with_names(opened.inputs, case.inputs)
-    own, requested = ({spec.name: spec for spec in specs} for specs in (own_specs, requested_specs))
+    defaults = {spec.name: spec for spec in own_specs}
+    requested = {spec.name: spec for spec in requested_specs}
     for name, spec in requested.items():
-        check_choice("input", name, own)
-        if spec.low is None and spec.dtype == own[name].dtype:
-            requested[name] = msgspec.structs.replace(spec, low=own[name].low, high=own[name].high)
-    at_batch = with_batch(tuple((own | requested).values()), case.batch)
-    others = {spec.name: spec for spec in with_batch(own_specs, case.batch)}
-    tensor_specs = tuple(spec if spec.name in requested else others[spec.name] for spec in at_batch)
-    if case.batch is not None and any(first := tensor_specs[0].names[:1]):
-        sizes = {spec.name: (case.batch, *spec.shape[1:]) for spec in tensor_specs if spec.names[:1] == first}
-        tensor_specs = tuple(
-            msgspec.structs.replace(spec, shape=sizes.get(spec.name, spec.shape)) for spec in tensor_specs
-        )
-    tensor_specs = share_sizes(tensor_specs, requested)
-    if error := missing_sizes(tensor_specs):
+        check_choice("input", name, defaults)
+        if spec.low is None and spec.dtype == defaults[name].dtype:
+            requested[name] = msgspec.structs.replace(spec, low=defaults[name].low, high=defaults[name].high)
+    at_batch = with_batch(tuple((defaults | requested).values()), case.batch)
+    # Inputs that are not requested share the batch of the model's own first input.
+    defaults_at_batch = {spec.name: spec for spec in with_batch(own_specs, case.batch)}
+    specs = tuple(spec if spec.name in requested else defaults_at_batch[spec.name] for spec in at_batch)
+    if case.batch is not None and any(first := specs[0].names[:1]):
+        shapes = {spec.name: (case.batch, *spec.shape[1:]) for spec in specs if spec.names[:1] == first}
+        specs = tuple(msgspec.structs.replace(spec, shape=shapes.get(spec.name, spec.shape)) for spec in specs)
+    specs = share_sizes(specs, requested)
+    if error := missing_sizes(specs):
         raise error
-    for spec in tensor_specs:
+    for spec in specs:
         _check_sizes(spec, opened)
-    return without_usual_names(opened.inputs, tensor_specs)
-
-
-def _guess(opened: OpenedModel) -> TensorSpec:
-    """Return an image, if the model takes one. Most models without a description of their inputs do."""
-    image, why, names = TensorSpec("x", (1, 3, 224, 224)), None, ["x"]
-    if opened.module is not None:
-        image = msgspec.structs.replace(image, name=argument_names(opened.module, 1)[0])
-        names = needed_arguments(opened.module) or [image.name]
-        try:
-            with torch.inference_mode():
-                opened.module(torch.zeros(image.shape, dtype=own_type(opened)))
-            return image
-        except Exception as error:
-            why = error
-    raise InferlensError(
-        "What to feed this model is not known.",
-        expected="a factory that returns (model, inputs), or an --input with its shape and type for each argument",
-        hint=" ".join(f"--input {name}=SHAPE:TYPE" for name in names) + ", such as 1x3x224x224:float32 or 1x128:int64",
-    ) from why
+    return without_usual_names(opened.inputs, specs)
 
 
 def _check_sizes(spec: TensorSpec, opened: OpenedModel) -> None:
     """Raise an error if an input has other sizes or another type than the file fixes."""
     if spec.name not in opened.sizes:
         return
-    takes, (least, _, most) = opened.sizes[spec.name], spec.profile
-    dtype = next(own.dtype for own in opened.inputs if own.name == spec.name)
-    form = "SHAPE" if takes is None else "x".join(_size(*size) for size in takes) or "scalar"
-    alike = spec.dtype == dtype and (takes is None or len(takes) == len(spec.shape))
-    ends = zip(least, most, takes or (), strict=False)
-    if alike and all(low <= a and (high is None or b <= high) for a, b, (low, high) in ends):
+    ranges = opened.sizes[spec.name]
+    least, _, most = spec.profile
+    dtype = next(own_spec.dtype for own_spec in opened.inputs if own_spec.name == spec.name)
+    has_form = spec.dtype == dtype and (ranges is None or len(ranges) == len(spec.shape))
+    sizes = zip(least, most, ranges or (), strict=False)
+    if has_form and all(low <= small and (high is None or large <= high) for small, large, (low, high) in sizes):
         return
-    raise (Unsupported if alike else InferlensError)(
+    form = "SHAPE" if ranges is None else "x".join(_range_text(low, high) for low, high in ranges) or "scalar"
+    raise (Unsupported if has_form else InferlensError)(
         f"The file does not take {spec}.",
         expected=f"{spec.name}={form}:{dtype}",
         hint="a batch and inputs that it was stored for, or a file stored for a dynamic batch",
     )
 
 
-def _size(low: int, high: int | None) -> str:
+def _range_text(low: int, high: int | None) -> str:
     if high is None:
         return "N" if low == 1 else f"{low}..N"
     return str(low) if low == high else f"{low}..{high}"

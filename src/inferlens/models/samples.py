@@ -1,9 +1,14 @@
 """Real data to feed a model with: for calibration, for outputs that mean something, and for accuracy.
 
-It is a folder of images, prepared as the model's library says; arrays in an ``.npz`` file, by input name; a Hugging
-Face dataset saved to a folder, with a column per input; or ``package.module:factory`` of an iterable. A sample has
-no batch dimension. It has a label where images lie in a folder per class, where there is an array or a column
-``label``, and where the factory gives pairs of a sample and a whole number. ``random`` is noise: for speed alone.
+A data source is one of these:
+- a folder of images, which are prepared as the model's library does it,
+- an ``.npz`` file with an array per input, by name,
+- a Hugging Face dataset that was saved to a folder, with a column per input,
+- ``package.module:factory``, a function that returns an iterable,
+- ``random``, which is noise and only serves to measure speed.
+
+A sample has no batch dimension. It has a label if images are in a folder per class, if there is an array or a column
+``label``, or if the factory gives pairs of a sample and a whole number.
 """
 
 from __future__ import annotations
@@ -29,10 +34,10 @@ from inferlens.spec.case import Case, TensorSpec
 RANDOM = "random"
 LABEL = "label"
 IMAGES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm")
-RANDOM_SAMPLES = 8  # noise says nothing of ranges, and more of it takes minutes at a large batch
+RANDOM_SAMPLES = 8  # more noise would not improve ranges, and takes minutes at a large batch
 MOST = 512  # samples for calibration
 FORMS = "a folder of images, an .npz file, a folder of a saved Hugging Face dataset, package.module:factory, or random"
-Prepare = Callable[[Any], Array]  # an image of PIL's, as the model wants it
+Prepare = Callable[[Any], Array]  # converts an image of PIL to the array that the model takes
 
 
 @dataclass(frozen=True)
@@ -45,10 +50,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Samples:
-    """The samples of a data source, in a fixed order.
-
-    ``specs``: the inputs of the model that it is for, with their batch dimension.
-    """
+    """The samples of a data source, in a fixed order; ``specs`` are the model's inputs with their batch dimension."""
 
     data: str
     specs: tuple[TensorSpec, ...]
@@ -57,7 +59,7 @@ class Samples:
 
     @cached_property
     def digest(self) -> str:
-        """Return hexadecimal digits that stand for the content, or the name of the function."""
+        """Return a hash of the content in hexadecimal digits, or the name of the function."""
         digest = hashlib.sha256()
         for file in self._files:
             digest.update(file.name.encode() + b"\0" + file.read_bytes())
@@ -72,13 +74,13 @@ class Samples:
             raise InferlensError(f"There are no samples in '{self.data}'.", expected=FORMS)
 
     def feeds(self, most: int = MOST) -> Iterator[dict[str, Array]]:
-        """Yield ``most`` samples at most in batches of the model's size; the last is filled up with its first."""
+        """Yield the first ``most`` samples as feeds of the model's batch size."""
         return (feed for feed, _ in self.batches(max(most, self.specs[0].shape[0])))
 
     def batches(self, most: int | None = None) -> Iterator[tuple[dict[str, Array], list[Sample]]]:
-        """Yield all samples, or ``most``, as feeds of the model's size, with the samples in the feed.
+        """Yield all samples, or the first ``most``, as feeds of the model's batch size, with the samples in each feed.
 
-        The last feed may repeat samples, which are listed once.
+        A last feed that is too short repeats its samples, which are listed once.
         """
         size = self.specs[0].shape[0]
         samples = itertools.islice(self, most)
@@ -112,8 +114,8 @@ class Samples:
 def read_samples(data: str, specs: tuple[TensorSpec, ...], prepare: Callable[[], Prepare]) -> Samples:
     """Return the samples in ``data``, for a model with these inputs.
 
-    ``prepare`` returns the function that makes an array of an image, or raises if the model's library has none. Raises
-    InferlensError if there is no such data, or it does not fit.
+    ``prepare`` returns the function that converts an image to an array, or raises if the model's library has none.
+    Raises InferlensError if there is no such data, or it does not fit.
     """
     if not specs or not all(spec.shape for spec in specs):
         raise InferlensError(f"'{data}' cannot be put into batches: an input of the model is a single number.")
@@ -124,13 +126,12 @@ def read_samples(data: str, specs: tuple[TensorSpec, ...], prepare: Callable[[],
         files = sorted(path.glob("*.arrow"))
         return Samples(data, specs, files, lambda: _rows(files, specs, prepare))
     if path.is_dir():
-        images = sorted(item for item in path.rglob("*") if item.suffix.lower() in IMAGES)
+        images = sorted(file for file in path.rglob("*") if file.suffix.lower() in IMAGES)
         if not images:
             raise InferlensError(f"There are no images in {data}.", expected=f"files {', '.join(IMAGES)}")
         if len(specs) != 1:
-            raise InferlensError(
-                f"The model takes {len(specs)} inputs, and {data} has images.", expected="an .npz file"
-            )
+            message = f"The model takes {len(specs)} inputs, and {data} has images."
+            raise InferlensError(message, expected="an .npz file")
         return Samples(data, specs, images, lambda: _images(path, images, specs[0], prepare))
     if is_code(data):
         function = import_function(data)
@@ -143,8 +144,8 @@ def calibration_feeds(model: Model, case: Case) -> Iterator[dict[str, Array]]:
     if model.samples:
         yield from model.samples.feeds()
     else:
-        for place in range(math.ceil(RANDOM_SAMPLES / math.prod(model.inputs[0].shape[:1]))):
-            yield make_inputs(model, case.seed + place)
+        for number in range(math.ceil(RANDOM_SAMPLES / math.prod(model.inputs[0].shape[:1]))):
+            yield make_inputs(model, case.seed + number)
 
 
 def _arrays(path: Path, specs: tuple[TensorSpec, ...]) -> Iterator[Sample]:
@@ -153,36 +154,38 @@ def _arrays(path: Path, specs: tuple[TensorSpec, ...]) -> Iterator[Sample]:
             arrays = {name: file[name] for name in file.files}
     except (OSError, ValueError) as error:
         raise InferlensError(f"{path} cannot be read: {error}.", expected="arrays, written by numpy.savez") from error
-    if len(arrays.keys() - {LABEL}) == len(specs) == 1:  # whatever it is called
+    if len(arrays.keys() - {LABEL}) == len(specs) == 1:  # a single array may have any name
         arrays[specs[0].name] = arrays[next(name for name in arrays if name != LABEL)]
     counts = {name: len(array) if array.ndim else 0 for name, array in arrays.items()}
     if len(set(counts.values())) != 1:
         counts_text = ", ".join(f"{name}: {count}" for name, count in counts.items())
         raise InferlensError(f"The arrays in {path} have different numbers of samples ({counts_text}).")
-    for place in range(next(iter(counts.values()))):
-        inputs = {name: array[place] for name, array in arrays.items() if name != LABEL}
-        yield Sample(inputs, int(arrays[LABEL][place]) if LABEL in arrays else None)
+    for index in range(next(iter(counts.values()))):
+        inputs = {name: array[index] for name, array in arrays.items() if name != LABEL}
+        yield Sample(inputs, int(arrays[LABEL][index]) if LABEL in arrays else None)
 
 
 def _images(folder: Path, images: Sequence[Path], spec: TensorSpec, prepare: Callable[[], Prepare]) -> Iterator[Sample]:
-    """Yield images. The folder of an image is its class: the folder's number, or the place of its name in order."""
+    """Yield images. A folder inside ``folder`` is a class: its number is the folder's name, or the index of the name.
+
+    All classes take turns, so that the first few samples are of several classes.
+    """
     Image = library("PIL.Image", extra="models")
     transform = prepare()
-    kinds = {image: image.relative_to(folder).parts[0] if image.parent != folder else "" for image in images}
-    names = sorted({*kinds.values()} - {""})
-    numbered = all(name.isdecimal() for name in names)
-    classes = {name: int(name) if numbered else place for place, name in enumerate(names)}
-    # All classes take turns, so that the first few samples are not of one alone.
     by_class: dict[str, list[Path]] = {}
-    for path, kind in kinds.items():
-        by_class.setdefault(kind, []).append(path)
-    for path in (one for row in itertools.zip_longest(*by_class.values()) for one in row if one):
+    for path in images:
+        by_class.setdefault(path.relative_to(folder).parts[0] if path.parent != folder else "", []).append(path)
+    names = sorted(by_class.keys() - {""})
+    numbered = all(name.isdecimal() for name in names)
+    labels = {name: int(name) if numbered else index for index, name in enumerate(names)}
+    turns = itertools.zip_longest(*([(path, labels.get(name)) for path in paths] for name, paths in by_class.items()))
+    for path, label in filter(None, itertools.chain.from_iterable(turns)):
         try:
             with Image.open(path) as image:
                 array = transform(image.convert("RGB"))
         except (OSError, ValueError) as error:
             raise InferlensError(f"The image {path} cannot be read: {error}.") from error
-        yield Sample({spec.name: array}, classes.get(kinds[path]))
+        yield Sample({spec.name: array}, label)
 
 
 def _rows(files: Sequence[Path], specs: tuple[TensorSpec, ...], prepare: Callable[[], Prepare]) -> Iterator[Sample]:
@@ -215,17 +218,15 @@ def import_function(data: str) -> Callable[..., Any]:
     return target if callable(target) else lambda: target
 
 
-def _from_function(items: Iterable[Any], specs: tuple[TensorSpec, ...], data: str) -> Iterator[Sample]:
-    for item in items:
-        values_in, label = item, None
-        if isinstance(item, tuple) and len(item) == 2 and np.ndim(item[1]) == 0:
-            values_in, label = item[0], int(item[1])
-        values = by_name(values_in, specs)
-        if not values:
-            raise InferlensError(
-                f"{data} yields values of type {type(item).__name__}.", expected="arrays, or pairs of them and a label"
-            )
-        yield Sample({name: np.asarray(value) for name, value in values.items()}, label)
+def _from_function(values: Iterable[Any], specs: tuple[TensorSpec, ...], data: str) -> Iterator[Sample]:
+    for value in values:
+        has_label = isinstance(value, tuple) and len(value) == 2 and np.ndim(value[1]) == 0
+        inputs = by_name(value[0] if has_label else value, specs)
+        if not inputs:
+            message = f"{data} yields values of type {type(value).__name__}."
+            raise InferlensError(message, expected="arrays, or pairs of them and a label")
+        arrays = {name: np.asarray(array) for name, array in inputs.items()}
+        yield Sample(arrays, int(value[1]) if has_label else None)
 
 
 def by_name(values: Any, specs: tuple[TensorSpec, ...]) -> Mapping[str, Any]:

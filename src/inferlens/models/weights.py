@@ -1,8 +1,8 @@
 """Weights of a module: drawn from a seed, loaded from a file, and named by a hash.
 
-Outputs are compared between backends, and that proves something only if every layer shows in them; with the values of
-the usual constructors it does not. :func:`randomize` draws weights with which every layer counts and activations stay
-near one, so that fp16 neither overflows nor underflows.
+Comparing the outputs of backends proves something only if every layer influences them. With the weights of the usual
+constructors many layers do not. :func:`randomize` draws weights with which every layer counts and activations stay near
+one, so that fp16 neither overflows nor underflows.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 else:
     torch = LateModule("torch")
 
-# All random numbers are uniform in [-x, x] around a centre. The values are a compromise from measurements: with larger
-# biases and less centring, tokens or pixels grow alike with depth and layers stop to show; with less of the first and
-# more of the second, a deep network turns chaotic and multiplies fp16's rounding beyond what agreement tolerates.
-CONV_BIAS = 0.5  # also what makes a convolution in front of a layer norm count, which a scale alone would not
+# All random numbers are uniform in [-x, x] around a centre. The values are a compromise from measurements. With larger
+# biases and less centring, tokens or pixels become alike in deep layers, which then have no influence. With smaller
+# biases and more centring, a deep network turns chaotic and multiplies fp16's rounding beyond the tolerance.
+CONV_BIAS = 0.5  # a layer norm removes the scale of a convolution in front of it, but not its bias
 BIAS = 0.125
 BARE = 1.0  # parameters that are neither weights nor biases, such as position embeddings
 NORM_WEIGHT = (1.0, 0.5)  # centre and reach
@@ -37,8 +37,8 @@ RUNNING_MEAN = (0.0, 0.5)
 RUNNING_VAR = (1.0, 0.5)
 CENTRING = 0.5  # share of a filter's mean to subtract, because inputs behind a ReLU have a mean
 
-# Size of a layer's part of its output, as root mean square. Queries and keys get more: attention that weighs all tokens
-# alike, which it does for small logits, shows nothing of them.
+# Root mean square of a layer's output without its bias. It is larger for queries and keys, because attention with small
+# logits weighs all tokens alike.
 CONV_OUTPUT = 1.0
 OUTPUT = 0.5
 LOGITS = 2.0
@@ -46,15 +46,15 @@ _QUERY_OR_KEY = re.compile(r"(?:^|_)(?:q|k|qk|qkv|query|key|c_attn|wq|wk|wqkv)(?
 
 
 def randomize(module: torch.nn.Module, example: tuple[torch.Tensor, ...], seed: int) -> None:
-    """Give ``module`` random weights with which every layer shows in the outputs; in place, from ``seed`` alone.
+    """Give ``module`` random weights with which every layer influences the outputs, in place.
 
-    Every floating-point parameter is drawn anew (scalars apart), and the statistics of every batch norm. Then
-    ``example`` goes through the module once, and the weight of every layer is scaled in the order of execution, so that
-    what it adds to its output has a given size; as in LSUV (Mishkin & Matas 2015, "All you need is a good init"), but
-    by powers of two, in one pass, and without the orthogonal start. A layer used twice is scaled at its first use.
+    All floating-point parameters except scalars, and the statistics of batch norms, are drawn from ``seed``. Then
+    ``example`` goes through the module once, and the weight of every layer is scaled at its first use, so that the
+    weight's part of the output has a given size. This is LSUV (Mishkin & Matas 2015, "All you need is a good init")
+    with powers of two as scales, in one pass, and without the orthogonal start.
 
     Drawing consists of exact sums and single rounded operations, and scaling by a power of two rounds nothing, so the
-    weights are the same bits for any number of threads. The global random state is left as it is.
+    weights are the same bits for any number of threads. The global random state does not change.
 
     The module is on the CPU, in fp32, and left in eval mode. Raises InferlensError if it fails on ``example``; its
     weights are drawn then, but not scaled.
@@ -62,7 +62,7 @@ def randomize(module: torch.nn.Module, example: tuple[torch.Tensor, ...], seed: 
     module.eval()
     threads = torch.get_num_threads()
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        torch.set_num_threads(1)  # a sum shared by threads has other last bits for another number of them
+        torch.set_num_threads(1)  # the last bits of a sum depend on the number of threads
         torch.manual_seed(seed)
         _draw(module)
         hooks = list(_scaling_hooks(module))
@@ -98,9 +98,9 @@ def _draw_parameter(part: torch.nn.Module, name: str, parameter: torch.Tensor) -
         _draw_uniform(parameter, *NORM_WEIGHT)
     elif "weight" in name:
         fan_in = parameter[0].numel()
-        # torch's own attention has queries, keys and values in one parameter, and no layer of it has a hook.
+        # PyTorch's attention has queries, keys and values in one parameter, and none of its layers has a hook.
         size = LOGITS if name == "in_proj_weight" else 1.0
-        # A depthwise filter sees one channel; without its mean it would be a high-pass, which multiplies noise.
+        # A depthwise filter reads one channel; without its mean it would be a high-pass, which multiplies noise.
         _draw_uniform(parameter, 0.0, size * math.sqrt(3 / fan_in), CENTRING if parameter.shape[1] > 1 else 0.0)
     else:
         _draw_uniform(parameter, 0.0, BARE)
@@ -113,8 +113,8 @@ def _draw_uniform(tensor: torch.Tensor, middle: float, reach: float, centring: f
     """
     tensor.uniform_().sub_(0.5)
     if centring:
-        over = tuple(range(1, tensor.ndim))
-        mean = tensor.sum(over, keepdim=True, dtype=torch.float64) / tensor[0].numel()
+        dimensions = tuple(range(1, tensor.ndim))
+        mean = tensor.sum(dimensions, keepdim=True, dtype=torch.float64) / tensor[0].numel()
         tensor.sub_((centring * mean).to(tensor.dtype))
     tensor.mul_(2 * reach).add_(middle)
 
@@ -123,14 +123,13 @@ def _scaling_hooks(module: torch.nn.Module) -> Iterator[Any]:
     """Yield hooks that scale the weight of a layer at its first use, if it has two or more dimensions."""
     scaled: set[int] = set()
     for path, part in module.named_modules():
-        # The output projection inside torch's own attention is never called as a module: its parent stands in for it.
+        # PyTorch's attention does not call its output projection as a module, so the hook is on the attention.
         layer = part.out_proj if isinstance(part, torch.nn.MultiheadAttention) else part
         weight = layer._parameters.get("weight") if not isinstance(layer, torch.jit.ScriptModule) else None
         if weight is None or weight.ndim < 2 or not weight.is_floating_point():
             continue
         target = CONV_OUTPUT if isinstance(layer, torch.nn.modules.conv._ConvNd) else OUTPUT
         target = LOGITS if _QUERY_OR_KEY.search(path.rpartition(".")[2]) else target
-
         yield part.register_forward_hook(partial(_scale_once, scaled, layer, weight, target))
 
 
@@ -147,55 +146,54 @@ def _scale_once(
 
 
 def _scaled_output(layer: torch.nn.Module, weight: torch.Tensor, output: torch.Tensor, target: float) -> torch.Tensor:
-    """Scale ``weight`` so that its part of ``output`` is near ``target``; return the output after scaling.
+    """Scale ``weight`` so that its part of ``output`` is near ``target``, and return the output after scaling.
 
-    The layer is taken to be linear in its weight, which saves running it again.
+    The layer is assumed to be linear in its weight, so that it need not run again.
     """
     bias: torch.Tensor | float = 0.0
-    own_bias = layer._parameters.get("bias")
-    if own_bias is not None:
-        # Behind the dimension of the outputs come as many as a filter has: none of a linear layer, two of a Conv2d.
-        bias = own_bias.view(-1, *[1] * (weight.ndim - 2))
-        if output.ndim < bias.ndim or output.shape[-bias.ndim] != own_bias.numel():
-            return output  # another kind of layer, that only looks like one of these; left as drawn
-    own = output - bias
-    size = float(own.square().mean().sqrt())
+    parameter = layer._parameters.get("bias")
+    if parameter is not None:
+        # The dimensions of a filter come after that of the channels: none in a linear layer, two in a Conv2d.
+        bias = parameter.view(-1, *[1] * (weight.ndim - 2))
+        if output.ndim < bias.ndim or output.shape[-bias.ndim] != parameter.numel():
+            return output  # a layer of another kind, whose weight stays as it was drawn
+    product = output - bias
+    size = float(product.square().mean().sqrt())
     if not (0 < size < math.inf):
         return output
     scale = 2.0 ** round(math.log2(target / size))
     weight.mul_(scale)
-    return own * scale + bias
+    return product * scale + bias
 
 
-# Where checkpoints keep weights, the usual place first; averaged ones before those that training left.
+# Keys under which checkpoints keep weights, the most usual first; averaged weights before those at the end of training.
 KEYS = (
     "model_state_dict", "state_dict", "model_state", "ema", "model_ema", "state_dict_ema", "params_ema", "model", "net",
     "network", "module", "params", "weights", "teacher",
 )  # fmt: skip
-COMPILED = "_orig_mod."  # what torch.compile puts into the names of a module that it wraps
+COMPILED = "_orig_mod."  # torch.compile adds it to the names of a module that it wraps
 
 
 def load_weights(module: torch.nn.Module, file: Path, *, trust: bool = False) -> str:
-    """Load the weights in a file into ``module``, and return how they were unwrapped; empty if they were not.
+    """Load the weights in a file into ``module``, and return in words how they were unwrapped, if they were.
 
-    The file is what ``torch.save`` wrote, or safetensors. Its tensors may lie below a key, and their names may have a
-    prefix; every name of the module has to be there. Nothing in the file is executed without ``trust``. Raises
-    InferlensError if it cannot be read, holds something else, or does not fit; weights are undefined then.
+    The file was written by ``torch.save`` or safetensors. Its tensors may be below a key, and their names may have a
+    prefix; the file must have every name of the module. Nothing in the file is executed without ``trust``. Raises
+    InferlensError if it cannot be read, holds something else, or does not fit; the weights are undefined then.
     """
-    content, own = _read_weights(file, trust), module.state_dict()
-    state, key = _state_dict(content, file)
-    state, prefix = _without_prefix(state, list(own))
+    names = list(module.state_dict())
+    state, key = _state_dict(_read_weights(file, trust), file)
+    state, prefix = _without_prefix(state, names)
     state = _with_tied(state, module)
     try:
         module.load_state_dict(state)
     except Exception as error:
         raise InferlensError(
             f"The weights in {file} do not fit the model: {reason(error)}",
-            expected=f"the {len(own)} tensors of this model, by name and shape",
+            expected=f"the {len(names)} tensors of this model, by name and shape",
             hint="the model these weights were saved from",
         ) from error
-    words = [f"key '{key}'"] * bool(key) + [f"without the prefix '{prefix}'"] * bool(prefix)
-    return ", ".join(words)
+    return ", ".join([f"key '{key}'"] * bool(key) + [f"without the prefix '{prefix}'"] * bool(prefix))
 
 
 def _read_weights(file: Path, trust: bool) -> Any:
@@ -207,17 +205,19 @@ def _read_weights(file: Path, trust: bool) -> Any:
     kinds = (FileType.WEIGHTS, FileType.SAFETENSORS, FileType.PICKLE, *[FileType.MODULE] * trust)
     if kind.packing or kind.kind not in kinds:
         raise wrong_file(file, kind, expected="weights: tensors by name, as torch.save or safetensors writes them")
-    tensors = library("safetensors.torch", extra="models") if kind.kind is FileType.SAFETENSORS else None
+    safetensors = library("safetensors.torch", extra="models") if kind.kind is FileType.SAFETENSORS else None
     try:
-        # weights_only: a pickle can hold code, and weights come from strangers.
-        return tensors.load_file(file) if tensors else torch.load(file, map_location="cpu", weights_only=not trust)
+        if safetensors:
+            return safetensors.load_file(file)
+        return torch.load(file, map_location="cpu", weights_only=not trust)  # a pickle can hold code
     except Exception as error:
-        named = re.search(r"GLOBAL ([\w.]+)", str(error))
-        what = f"it holds {named[1]}, which can run code" if named else type(error).__name__
+        cause, hint = type(error).__name__, "copy it again"
+        if code := re.search(r"GLOBAL ([\w.]+)", str(error)):
+            cause = f"it holds {code[1]}, which can run code"
+            hint = f"{TRUST}, or save it again with torch.save(model.state_dict(), file)"
+        message = f"{file} cannot be read as weights: {cause}."
         raise InferlensError(
-            f"{file} cannot be read as weights: {what}.",
-            expected="tensors by name; Python objects and code are refused",
-            hint=f"{TRUST}, or save it again with torch.save(model.state_dict(), file)" if named else "copy it again",
+            message, expected="tensors by name; Python objects and code are refused", hint=hint
         ) from error
 
 
@@ -226,9 +226,8 @@ def _read_parts(index: Path, trust: bool) -> dict[str, Any]:
     try:
         names = sorted({*msgspec.json.decode(index.read_bytes(), type=WeightsIndex).weight_map.values()})
     except msgspec.DecodeError as error:
-        raise InferlensError(
-            f"{index} cannot be read as an index of weights: {error}.", hint="copy it again"
-        ) from error
+        message = f"{index} cannot be read as an index of weights: {error}."
+        raise InferlensError(message, hint="copy it again") from error
     parts: dict[str, Any] = {}
     for name in names:
         if Path(name).name != name or not (index.parent / name).is_file():
@@ -249,16 +248,14 @@ class WeightsIndex(msgspec.Struct):
 
 def _with_tied(state: dict[str, torch.Tensor], module: torch.nn.Module) -> dict[str, torch.Tensor]:
     """Return the state with tensors that the module has under several names, of which safetensors keeps one."""
-    tensors = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
-    tensors_by_id = {id(tensor): state[name] for name, tensor in tensors if name in state}
-    own = module.state_dict()
-    return {
-        name: tensors_by_id[id(tensor)] for name, tensor in tensors if id(tensor) in tensors_by_id and name in own
-    } | state
+    named = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
+    by_id = {id(tensor): state[name] for name, tensor in named if name in state}
+    names = module.state_dict().keys()
+    return {name: by_id[id(tensor)] for name, tensor in named if id(tensor) in by_id and name in names} | state
 
 
 def unwrapped_module(content: Any) -> tuple[torch.nn.Module | None, str]:
-    """Return the module that a checkpoint holds, and the key that it lies under; ``None`` if there is none."""
+    """Return the module that a checkpoint holds, and its key; ``None`` if there is none."""
     if isinstance(content, torch.nn.Module):
         return content, ""
     entries = content if isinstance(content, Mapping) else {}
@@ -267,7 +264,7 @@ def unwrapped_module(content: Any) -> tuple[torch.nn.Module | None, str]:
 
 
 def _state_dict(content: Any, file: Path) -> tuple[dict[str, torch.Tensor], str]:
-    """Return the tensors by name that a checkpoint holds, and the keys that they lie under."""
+    """Return the tensors by name that a checkpoint holds, and the keys above them."""
     module, key = unwrapped_module(content)
     keys = [key] * bool(key)
     content = module.float().state_dict() if module is not None else content
@@ -279,11 +276,14 @@ def _state_dict(content: Any, file: Path) -> tuple[dict[str, torch.Tensor], str]
             return state, ".".join(keys)
         if not usual and len(inner) != 1:
             break
-        keys.append(str((usual or inner)[0]))
-        content = content[(usual or inner)[0]]
-    named = f" Several keys have some: {', '.join(map(str, inner))}." if isinstance(content, Mapping) and inner else ""
+        key = (usual or inner)[0]
+        keys.append(str(key))
+        content = content[key]
+    several = (
+        f" Several keys have some: {', '.join(map(str, inner))}." if isinstance(content, Mapping) and inner else ""
+    )
     raise InferlensError(
-        f"{file} has no weights under a usual key.{named}",
+        f"{file} has no weights under a usual key.{several}",
         expected="tensors by name, at the top or under a key such as 'model_state_dict', 'state_dict' or 'model'",
         hint="save it again with torch.save(model.state_dict(), file)",
     )
@@ -296,22 +296,23 @@ def _has_tensors(content: Mapping[Any, Any]) -> bool:
     )
 
 
-def _without_prefix(state: dict[str, torch.Tensor], own: list[str]) -> tuple[dict[str, torch.Tensor], str]:
-    """Return the tensors without the prefix that hides most of a module's ``own`` names, and that prefix.
+def _without_prefix(state: dict[str, torch.Tensor], names: list[str]) -> tuple[dict[str, torch.Tensor], str]:
+    """Return the tensors without the prefix that most of a module's ``names`` have in the state, and that prefix.
 
-    Tensors with another prefix, such as a loss that Lightning keeps with the model, are left out then.
+    Tensors without the prefix, such as a loss that Lightning keeps with the model, are left out.
     """
-    plain = state if any(COMPILED in name for name in own) else {k.replace(COMPILED, ""): v for k, v in state.items()}
-    first = next((name for name in own if any(key.endswith(name) for key in plain)), "")
-    prefixes = {key.removesuffix(first) for key in plain if first and key.endswith(first)} | {""}
-    best = max(sorted(prefixes, key=len), key=lambda prefix: sum(prefix + name in plain for name in own))
-    return {key.removeprefix(best): value for key, value in plain.items() if key.startswith(best)}, best
+    if not any(COMPILED in name for name in names):
+        state = {key.replace(COMPILED, ""): value for key, value in state.items()}
+    first = next((name for name in names if any(key.endswith(name) for key in state)), "")
+    prefixes = {key.removesuffix(first) for key in state if first and key.endswith(first)} | {""}
+    best = max(sorted(prefixes, key=len), key=lambda prefix: sum(prefix + name in state for name in names))
+    return {key.removeprefix(best): value for key, value in state.items() if key.startswith(best)}, best
 
 
 def fingerprint(module: torch.nn.Module) -> str:
-    """Return SHA-256 over name, type, shape and bytes of all parameters and persistent buffers; hexadecimal.
+    """Return the hexadecimal SHA-256 over name, type, shape and bytes of all parameters and persistent buffers.
 
-    Weights that a quantized module keeps packed are no tensors of its state and are left out.
+    Packed weights of a quantized module, which are no tensors, are left out.
     """
     digest = hashlib.sha256()
     for name, tensor in module.state_dict().items():
@@ -323,10 +324,9 @@ def fingerprint(module: torch.nn.Module) -> str:
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the bytes of a tensor's values, of any type and layout, where the tensor is."""
-    plain = tensor.detach()
-    plain = plain.dequantize() if plain.is_quantized else plain.to_dense()
-    return plain.contiguous().reshape(-1).view(torch.uint8)
+    """Return the bytes of the values of a tensor of any type and layout, on the tensor's device."""
+    dense = tensor.detach().dequantize() if tensor.is_quantized else tensor.detach().to_dense()
+    return dense.contiguous().reshape(-1).view(torch.uint8)
 
 
 def parameter_count(module: torch.nn.Module) -> int:
@@ -340,12 +340,12 @@ def buffers(module: torch.nn.Module | None) -> dict[str, torch.Tensor]:
 
 
 def restore(module: torch.nn.Module | None, state: Mapping[str, torch.Tensor]) -> None:
-    """Give a module the buffers in ``state`` again: tracing and capturing call it before it is timed."""
+    """Give a module the buffers in ``state`` again, which the calls of tracing and capturing have changed."""
     if module is None:
         return
     for name, buffer in [*module.named_buffers()]:
         if name in state and buffer.shape == state[name].shape:
             buffer.copy_(state[name])
         elif name in state:
-            owner, _, own_name = name.rpartition(".")
-            setattr(module.get_submodule(owner), own_name, state[name].clone())
+            owner, _, attribute = name.rpartition(".")
+            setattr(module.get_submodule(owner), attribute, state[name].clone())

@@ -1,4 +1,4 @@
-"""The work of a model in one call: FLOPs and bytes of every module, from shapes alone; nothing is computed.
+"""The work of a model in one call: FLOPs and bytes of every module, counted from shapes without computing anything.
 
 A model that cannot be counted is no failure: its :class:`~inferlens.record.profile.Work` has a note that says why.
 """
@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from inferlens.spec.case import Case, TensorSpec
 onnx: Any = LateModule("onnx")
 torch: Any = LateModule("torch")
 
-# Bytes of an element that the model has in fp32, by the precision of the case.
+# Bytes of an element that is float32 in the model, by the precision of the case.
 ELEMENT = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}
 # Formats that do not show what they compute.
 UNCOUNTED = ("torchscript", "openvino", "engine", "torch_tensorrt", "fake")
@@ -51,19 +51,19 @@ def count(model: Model, case: Case, makers: Makers = lambda _: {}) -> Work:
         return Work(note=f"counting failed: {reason(error)}")
 
 
-# Bytes are counted where a tensor crosses the border of a module's call. A tensor is identified by its storage, so a
-# view counts as the tensor below it, with its own elements only. Tensors between operators of the same call do not
-# count, and a tensor that is read twice counts once.
+# Bytes are counted where a tensor enters or leaves a module's call. A tensor is identified by its storage, so a view
+# counts as the tensor below it, but only with the elements of the view. Tensors between operators of the same call do
+# not count, and a tensor that is read twice counts once.
 
 
 @dataclass(frozen=True)
 class TensorAccess:
-    """A tensor as an operator sees it: its storage, its part of the storage, and the bytes of part and whole."""
+    """An operator's access to a part of a storage: the bytes of the part, and those of the whole storage."""
 
     storage: Hashable
     part: Hashable
     bytes: int
-    whole: int
+    storage_bytes: int
 
 
 class PartSet:
@@ -79,13 +79,13 @@ class PartSet:
             return 0
         self._parts.add(tensor.part)
         before = self._bytes
-        self._bytes = min(before + tensor.bytes, max(tensor.whole, before))
+        self._bytes = min(before + tensor.bytes, max(tensor.storage_bytes, before))
         return self._bytes - before
 
 
 @dataclass
 class WorkSum:
-    """The sums of a module, or of one call of an operator: fields of ModuleWork and of OperatorWork."""
+    """The sums of a module or of one call of an operator, with the fields of OperatorWork."""
 
     flops: float = 0.0
     weights: int = 0
@@ -97,7 +97,7 @@ class WorkSum:
 
 @dataclass
 class ModuleSum(WorkSum):
-    """The sums of a module."""
+    """The sums of a module, with the fields of ModuleWork."""
 
     kind: str = ""
     calls: int = 0
@@ -114,9 +114,9 @@ class ModuleCall:
 
 @dataclass(eq=False)
 class Write:
-    """A write of a call to a storage: its operator, its part, its bytes.
+    """A write of an operator, by its number, to a part of a storage.
 
-    ``read`` has the parts that were read afterwards: by other calls, and by any operator.
+    ``read`` has the parts that were read afterwards: first by other calls, then by any operator.
     """
 
     call: ModuleCall
@@ -156,56 +156,57 @@ class ByteCounter:
         module_sum.flops += flops or 0.0
         if flops is None:
             self._uncovered[name] += 1
-        place, own, operator_reads = len(self._operators), WorkSum(flops=flops or 0.0), dict[Hashable, PartSet]()
-        self._operators.append(own)
+        number = len(self._operators)
+        operator_sum = WorkSum(flops=flops or 0.0)
+        operator_reads: dict[Hashable, PartSet] = {}
+        self._operators.append(operator_sum)
         self._names.append((call.path, name))
         for tensor in reads:
-            for item, portion in self._makers(tensor):
-                if not item or item.call is not call:
-                    self._count_read(module_sum, call.read, item, portion, 0)
-                self._count_read(own, operator_reads, item, portion, 1)
+            for write, portion in self._writes_of(tensor):
+                if not write or write.call is not call:
+                    self._count_read(module_sum, call.read, write, portion, 0)
+                self._count_read(operator_sum, operator_reads, write, portion, 1)
         for tensor in writes:
-            before = self._writes.get(tensor.storage, []) if tensor.bytes < tensor.whole else []
-            others = (item for item in before if item.part != tensor.part)
-            self._writes[tensor.storage] = [Write(call, place, tensor.part, tensor.bytes), *others]
+            earlier = self._writes.get(tensor.storage, []) if tensor.bytes < tensor.storage_bytes else []
+            remaining = (write for write in earlier if write.part != tensor.part)
+            self._writes[tensor.storage] = [Write(call, number, tensor.part, tensor.bytes), *remaining]
 
     def returned(self, tensors: Iterable[TensorAccess]) -> None:
         """Count the tensors that the model returns."""
         for tensor in tensors:
-            for item, portion in self._makers(tensor):
-                if item:
-                    for level in (0, 1):
-                        work_sum = self._writer(item, level)[1]
-                        work_sum.outputs += item.read[level].add(portion)
-                        work_sum.returned += portion.bytes
+            for write, portion in self._writes_of(tensor):
+                for level in (0, 1) if write else ():
+                    work_sum = self._writer(write, level)[1]
+                    work_sum.outputs += write.read[level].add(portion)
+                    work_sum.returned += portion.bytes
 
     def work(self, note: str) -> Work:
         """Return all sums."""
         operators = zip(self._names, self._operators, strict=True)
         return Work(
-            modules=tuple(ModuleWork(module=path, **vars(module_sum)) for path, module_sum in self._modules.items()),
-            operators=tuple(OperatorWork(module=path, operator=name, **vars(item)) for (path, name), item in operators),
+            modules=tuple(ModuleWork(module=path, **vars(sums)) for path, sums in self._modules.items()),
+            operators=tuple(OperatorWork(module=path, operator=name, **vars(sums)) for (path, name), sums in operators),
             uncovered=dict(self._uncovered),
             note=note,
         )
 
-    def _makers(self, tensor: TensorAccess) -> Iterator[tuple[Write | None, TensorAccess]]:
+    def _writes_of(self, tensor: TensorAccess) -> Iterator[tuple[Write | None, TensorAccess]]:
         """Yield the writes that a tensor consists of, and their portions.
 
         A write of ``None`` is a weight or one of the model's inputs. A write of exactly this part comes first, then the
-        last writes. Overlaps of other parts are not computed.
+        latest writes. Overlaps of other parts are not computed.
         """
-        left = tensor.bytes
-        makers = self._writes.get(tensor.storage, [])
-        if tensor.bytes < tensor.whole:
-            makers = sorted(makers, key=lambda maker: maker.part != tensor.part)
-        for item in makers:
-            size = min(left, item.bytes)
-            left -= size
-            yield item, TensorAccess(tensor.storage, tensor.part, size, item.bytes)
-            if not left:
+        remaining = tensor.bytes
+        writes = self._writes.get(tensor.storage, [])
+        if tensor.bytes < tensor.storage_bytes:
+            writes = sorted(writes, key=lambda write: write.part != tensor.part)
+        for write in writes:
+            size = min(remaining, write.bytes)
+            remaining -= size
+            yield write, TensorAccess(tensor.storage, tensor.part, size, write.bytes)
+            if not remaining:
                 return
-        yield None, TensorAccess(tensor.storage, tensor.part, left, tensor.whole)
+        yield None, TensorAccess(tensor.storage, tensor.part, remaining, tensor.storage_bytes)
 
     def _count_read(
         self, reader: WorkSum, reads: dict[Hashable, PartSet], write: Write | None, portion: TensorAccess, level: int
@@ -218,18 +219,19 @@ class ByteCounter:
         else:
             reader.weights += size
         if write:
-            maker, writer = self._writer(write, level)
-            reader.sources[maker] += size
+            source, writer = self._writer(write, level)
+            reader.sources[source] += size
             writer.outputs += write.read[level].add(portion)
 
     def _writer(self, write: Write, level: int) -> tuple[str | int, WorkSum]:
-        """Return the module (level 0) or the operator (level 1) of a write: its path or place, and its sums."""
-        place = write.operator
-        return (place, self._operators[place]) if level else (write.call.path, self._modules[write.call.path])
+        """Return path and sums of the module of a write (level 0), or number and sums of its operator (level 1)."""
+        if level:
+            return write.operator, self._operators[write.operator]
+        return write.call.path, self._modules[write.call.path]
 
 
-# ONNX graphs are counted from inferred shapes; their weights are not read. Reshapes, transpositions and quantization
-# pass the tensor on, because a runtime need not execute them.
+# ONNX graphs are counted from inferred shapes, without reading weights. Reshapes, transpositions and quantization count
+# as views of their input, because a runtime need not execute them.
 
 _VIEWS = """Cast DequantizeLinear Dropout Expand Flatten Identity QuantizeLinear Reshape Shape Slice Split Squeeze
 Transpose Unsqueeze"""
@@ -237,7 +239,7 @@ VIEWS = frozenset(_VIEWS.split())
 # These operators read no more bytes of their first tensor than they write.
 ONNX_PICKING = frozenset(("Gather", "GatherElements", "GatherND"))
 CONSTANTS = frozenset(("Constant", "ConstantOfShape"))
-# The places of the two factors, by kind of matrix product.
+# The indices of the two factors among the inputs of each product.
 PRODUCTS = {
     "Conv": (0, 1), "ConvInteger": (0, 1), "QLinearConv": (0, 3), "ConvTranspose": (0, 1), "Gemm": (0, 1),
     "MatMul": (0, 1), "MatMulInteger": (0, 1), "QLinearMatMul": (0, 3),
@@ -268,12 +270,14 @@ class GraphTensors:
     roots: dict[str, str] = field(default_factory=dict)
 
     def accesses(self, *names: str) -> list[TensorAccess]:
-        """Return the tensors as an operator sees them, without those of incomplete shapes."""
+        """Return an operator's accesses to these tensors, without those of incomplete shapes."""
         accesses = []
-        for root, name in ((self.roots.get(name, name), name) for name in names):
+        for name in names:
+            root = self.roots.get(name, name)
             if name in self.tensors and root in self.tensors:
-                part, whole = (self.tensors[item].elements * self.tensors[root].size for item in (name, root))
-                accesses.append(TensorAccess(root, name, min(part, whole), whole))
+                storage_bytes = self.tensors[root].elements * self.tensors[root].size
+                part_bytes = self.tensors[name].elements * self.tensors[root].size
+                accesses.append(TensorAccess(root, name, min(part_bytes, storage_bytes), storage_bytes))
         return accesses
 
 
@@ -283,9 +287,9 @@ def count_onnx(
     """Return the work of one call of the graph in ``path``. Raises any error of ONNX.
 
     Args:
-        inputs: their shapes are put in where the graph leaves them open.
+        inputs: the model's inputs, whose shapes replace open ones of the graph.
         element: bytes of an element that is float32 in the graph.
-        modules: of a tensor's name, the paths of the modules whose operator makes it; of several the first has it all.
+        modules: the paths of the modules that compute a tensor, by its name; the work counts for the first one.
     """
     loaded = infer_shapes(path, inputs)
     graph = GraphTensors(graph_tensors(loaded, element))
@@ -304,7 +308,7 @@ def count_onnx(
         if node.op_type in ONNX_PICKING and graph.accesses(node.input[0]) and writes:
             first = reads[0]
             part = (first.part, node.output[0])
-            reads[0] = TensorAccess(first.storage, part, min(first.bytes, writes[0].bytes), first.whole)
+            reads[0] = replace(first, part=part, bytes=min(first.bytes, writes[0].bytes))
         counted.operator(calls[origin], node.op_type, node_flops(node, graph), reads, writes)
     counted.returned(graph.accesses(*(value.name for value in loaded.graph.output)))
     return counted.work(f"counted from the shapes that ONNX {onnx.__version__} infers")
@@ -314,37 +318,37 @@ def node_flops(node: Any, graph: GraphTensors) -> float | None:
     """Return the FLOPs of one node; ``None`` where there is no formula, or a shape is incomplete."""
     if node.op_type not in PRODUCTS:
         return None if node.op_type in ONNX_HEAVY or node.domain not in ("", "ai.onnx") else 0.0
-    left, right = (graph.tensors.get(node.input[place]) for place in PRODUCTS[node.op_type])
-    graph_tensor = graph.tensors.get(node.output[0])
-    if left is None or right is None or graph_tensor is None or not left.shape or len(right.shape) < 1:
+    left, right = (graph.tensors.get(node.input[index]) for index in PRODUCTS[node.op_type])
+    result = graph.tensors.get(node.output[0])
+    if left is None or right is None or result is None or not left.shape or not right.shape:
         return None
     if "MatMul" in node.op_type:
-        return 2.0 * graph_tensor.elements * left.shape[-1]
+        return 2.0 * result.elements * left.shape[-1]
     if node.op_type == "Gemm":
-        transposed = any(item.name == "transA" and item.i for item in node.attribute)
-        return 2.0 * graph_tensor.elements * left.shape[0 if transposed else -1]
-    # Each element of the result (of a transposed convolution: of the input) takes part with one filter.
-    points = left if node.op_type == "ConvTranspose" else graph_tensor
+        transposed = any(attribute.name == "transA" and attribute.i for attribute in node.attribute)
+        return 2.0 * result.elements * left.shape[0 if transposed else -1]
+    # Each element of the result, or of the input of a transposed convolution, is multiplied with one filter.
+    points = left if node.op_type == "ConvTranspose" else result
     return 2.0 * points.elements * math.prod(right.shape[1:])
 
 
 def product_shares(loaded: Any) -> dict[str, float]:
     """Return the share of every node in a graph's multiply-adds, by its first output; none if nothing is counted."""
     graph = GraphTensors(graph_tensors(loaded, 4))
-    work = {node.output[0]: node_flops(node, graph) or 0.0 for node in loaded.graph.node if node.output}
-    whole = sum(work.values())
-    return {name: value / whole for name, value in work.items()} if whole else {}
+    flops = {node.output[0]: node_flops(node, graph) or 0.0 for node in loaded.graph.node if node.output}
+    total = sum(flops.values())
+    return {name: value / total for name, value in flops.items()} if total else {}
 
 
 def infer_shapes(path: Path, inputs: tuple[TensorSpec, ...]) -> Any:
-    """Return the graph with all shapes that follow from the shapes of its inputs."""
+    """Return the ONNX model with all shapes that can be inferred from the shapes of its inputs."""
     loaded = onnx.load(str(path), load_external_data=False)
     shapes = {spec.name: spec.shape for spec in inputs}
     for value in loaded.graph.input:
         if value.name in shapes:
             dimensions = [onnx.TensorShapeProto.Dimension(dim_value=size) for size in shapes[value.name]]
-            value.type.tensor_type.shape.CopyFrom(onnx.TensorShapeProto(dim=dimensions))  # it may have had none
-    del loaded.graph.value_info[:]  # what was written down may be of another batch
+            value.type.tensor_type.shape.CopyFrom(onnx.TensorShapeProto(dim=dimensions))  # there may be no shape
+    del loaded.graph.value_info[:]  # stored shapes may be of another batch
     for value in loaded.graph.output:
         value.type.tensor_type.ClearField("shape")
     return onnx.shape_inference.infer_shapes(loaded, data_prop=True)
@@ -362,7 +366,7 @@ def graph_tensors(loaded: Any, element: int) -> dict[str, GraphTensor]:
             return 0
 
     graph = loaded.graph
-    tensors = {item.name: GraphTensor(tuple(item.dims), size(item.data_type)) for item in graph.initializer}
+    tensors = {weight.name: GraphTensor(tuple(weight.dims), size(weight.data_type)) for weight in graph.initializer}
     for node in graph.node:
         for attribute in node.attribute if node.op_type == "Constant" else ():
             if attribute.HasField("t"):
@@ -370,18 +374,18 @@ def graph_tensors(loaded: Any, element: int) -> dict[str, GraphTensor]:
     for value in (*graph.input, *graph.value_info, *graph.output):
         tensor = value.type.tensor_type
         if value.name not in tensors and tensor.HasField("shape"):
-            shape = tuple(int(item.dim_value) if item.HasField("dim_value") else -1 for item in tensor.shape.dim)
-            if min(shape, default=0) >= 0:
+            shape = tuple(int(size.dim_value) for size in tensor.shape.dim if size.HasField("dim_value"))
+            if len(shape) == len(tensor.shape.dim) and min(shape, default=0) >= 0:
                 tensors[value.name] = GraphTensor(shape, size(tensor.elem_type))
     return tensors
 
 
 # A PyTorch module is counted by running a copy of it on PyTorch's fake tensors, which have shapes and no data.
-# Composite operators are decomposed below autograd. FLOPs are those of matrix products, convolutions and attention, by
-# the formulas of :mod:`torch.utils.flop_counter`: a multiplication and an addition are two FLOPs, and a bias is none.
+# Composite operators are decomposed below autograd. Matrix products, convolutions and attention have FLOPs, by the
+# formulas of :mod:`torch.utils.flop_counter`: a multiplication and an addition are two FLOPs, and a bias has none.
 
-# Operators of ATen with many FLOPs and no formula. Operators of other libraries have no formula either. The work of all
-# other operators consists of their bytes.
+# Operators of ATen with many FLOPs and no formula. Operators of other libraries have no formula either. All other
+# operators count with their bytes only.
 HEAVY = re.compile(
     r"attention|cdist|cholesky|conv(?!ert)|euclidean_dist|fft_|geqrf|gru|_linear$|linalg_(?!cross|_powsum|vector)|lstm"
     r"|matmul|(^|_|b|d|p)mm($|_)|mv$|dot$|pdist|rnn|solve|transformer_encoder|_trilinear$"
@@ -390,7 +394,7 @@ HEAVY = re.compile(
 PICKING = frozenset(
     ("embedding", "gather", "index", "index_select", "_unsafe_index", "embedding_bag", "_embedding_bag")
 )
-# These operators write as many elements of their first tensor as their last one has, and read none.
+# These operators write as many elements of their first tensor as their last tensor has, and do not read the first.
 PLACING = frozenset(
     ("index_add_", "index_copy_", "index_put_", "index_reduce_", "masked_scatter_", "put_", "scatter_", "scatter_add_",
      "scatter_reduce_")
@@ -422,7 +426,7 @@ def count_module(module: Any, inputs: tuple[TensorSpec, ...], element: int) -> W
 
 @contextmanager
 def decompose_fused_operators() -> Iterator[None]:
-    """Turn off operators that stand for several modules, or that hide matrix products."""
+    """Turn off fused operators, which replace several modules or hide matrix products."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -436,7 +440,7 @@ def decompose_fused_operators() -> Iterator[None]:
 def module_hooks(entering: Callable[..., None], leaving: Callable[..., None]) -> Iterator[None]:
     """Make every module call ``entering(module, arguments)`` and ``leaving(module, arguments, named, result)``.
 
-    The hooks are PyTorch's global ones. With hooks of its own, ``nn.TransformerEncoderLayer`` leaves its fast path, and
+    The hooks are PyTorch's global ones. A hook on a ``nn.TransformerEncoderLayer`` would turn off its fast path, and
     the profiled calls would differ from the timed ones.
     """
     from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
@@ -448,17 +452,17 @@ def module_hooks(entering: Callable[..., None], leaving: Callable[..., None]) ->
 
 
 class ModuleCounter:
-    """A counter that adds every operator to the module whose call is open."""
+    """A counter that adds every operator to the innermost module that is being called."""
 
     def __init__(self, bytes_: ByteCounter, element: int) -> None:
         self.bytes_ = bytes_
         self._element = element
         self._open: list[ModuleCall] = []
-        # A freed storage would pass its address, which is its key here, to another one.
+        # Keeps storages alive, because the address of a freed storage, which is its key here, would be used again.
         self._live_tensors: list[Any] = []
 
     def by_call(self, module: Any, feed: tuple[Any, ...]) -> Any:
-        """Count one call of ``module`` and return its result. A module with several paths gets the first."""
+        """Count one call of ``module`` and return its result. A module with several paths has the first."""
         paths = {id(part): (path, type(part).__name__) for path, part in module.named_modules()}
 
         def entering(part: Any, _: Any) -> None:
@@ -469,62 +473,58 @@ class ModuleCounter:
             if id(part) in paths:
                 self._open.pop()
 
-        with module_hooks(entering, leaving), _mode(self._operator):
+        with module_hooks(entering, leaving), _dispatch_mode(self._operator):
             return module(*feed)
 
     def _operator(self, operator: Any, arguments: tuple[Any, ...], named: dict[str, Any], result: Any) -> None:
-        read, outputs = _tensors((arguments, named)), _tensors(result)
-        input_storages = {_storage(tensor) for tensor in read}
-        written = [tensor for tensor in outputs if _storage(tensor) not in input_storages] + _changed(
-            operator, arguments, named
-        )
+        inputs, outputs = _tensors((arguments, named)), _tensors(result)
+        input_storages = {_storage(tensor) for tensor in inputs}
+        written = [tensor for tensor in outputs if _storage(tensor) not in input_storages]
+        written += _mutated_tensors(operator, arguments, named)
         self._live_tensors += outputs
         if not written or operator.is_view:
             return
-        short = operator._overloadpacket.__name__
-        reads, writes = list(map(self.access, read)), list(map(self.access, written))
-        if short in PICKING and reads:
-            most = picked_bytes(short, arguments, reads[0].bytes, sum(write.bytes for write in writes))
-            reads[0] = self._some(reads[0], most)
-        if short in PLACING:
-            size = reads[0].bytes // max(read[0].numel(), 1)
-            writes = [self._some(reads[0], size * read[-1].numel())]
-        if short in OVERWRITING | PLACING:
+        name = operator._overloadpacket.__name__
+        reads, writes = list(map(self.access, inputs)), list(map(self.access, written))
+        if name in PICKING and reads:
+            most = picked_bytes(name, arguments, reads[0].bytes, sum(write.bytes for write in writes))
+            reads[0] = self._partial_access(reads[0], most)
+        if name in PLACING:
+            size = reads[0].bytes // max(inputs[0].numel(), 1)
+            writes = [self._partial_access(reads[0], size * inputs[-1].numel())]
+        if name in OVERWRITING | PLACING:
             reads = reads[1:]
-        count = operator_flops(operator, arguments, named, result)
-        self.bytes_.operator(self._open[-1], str(operator._overloadpacket), count, reads, writes)
+        flops = operator_flops(operator, arguments, named, result)
+        self.bytes_.operator(self._open[-1], str(operator._overloadpacket), flops, reads, writes)
 
-    def _some(self, access: TensorAccess, size: int) -> TensorAccess:
-        """Return an access to ``size`` bytes of a tensor, at unknown places."""
-        return TensorAccess(
-            access.storage, (access.part, len(self._live_tensors)), min(size, access.bytes), access.whole
-        )
+    def _partial_access(self, access: TensorAccess, size: int) -> TensorAccess:
+        """Return an access to ``size`` bytes of a tensor, at unknown positions."""
+        return replace(access, part=(access.part, len(self._live_tensors)), bytes=min(size, access.bytes))
 
     def access(self, tensor: Any) -> TensorAccess:
         """Return the access to a tensor. Elements that are repeated along a dimension count once."""
         size = self._element if tensor.dtype == torch.float32 else tensor.element_size()
         sizes, strides = tuple(tensor.shape), tuple(tensor.stride())
-        elements = math.prod(n for n, stride in zip(sizes, strides, strict=True) if stride or not n)
-        whole = tensor.untyped_storage().nbytes() // tensor.element_size() * size
-        return TensorAccess(_storage(tensor), (tensor.storage_offset(), sizes, strides), elements * size, whole)
+        elements = math.prod(count for count, stride in zip(sizes, strides, strict=True) if stride or not count)
+        storage_bytes = tensor.untyped_storage().nbytes() // tensor.element_size() * size
+        part = (tensor.storage_offset(), sizes, strides)
+        return TensorAccess(_storage(tensor), part, elements * size, storage_bytes)
 
 
-def _mode(tell: Callable[..., None]) -> Any:
-    """Return a mode of PyTorch's dispatcher that runs every operator and calls ``tell`` with it."""
+def _dispatch_mode(record: Callable[..., None]) -> Any:
+    """Return a mode of PyTorch's dispatcher that runs every operator and calls ``record`` with it."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    class Mode(TorchDispatchMode):  # type: ignore[misc]
+    class Recording(TorchDispatchMode):  # type: ignore[misc]
         """A mode below autograd, where composite operators are decomposed."""
 
         def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            """Run an operator and call ``tell`` with it."""
-            named = kwargs or {}
-            result = operator(*args, **named)
+            result = operator(*args, **(kwargs or {}))
             if operator.namespace != "prim":
-                tell(operator, args, named, result)
+                record(operator, args, kwargs or {}, result)
             return result
 
-    return Mode()
+    return Recording()
 
 
 def _storage(tensor: Any) -> int:
@@ -535,13 +535,12 @@ def _tensors(value: Any) -> list[Any]:
     return [leaf for leaf in torch.utils._pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
-def _changed(operator: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> list[Any]:
-    """Return the tensors that an operator writes to."""
+def _mutated_tensors(operator: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> list[Any]:
+    """Return the tensors among its arguments that an operator writes to."""
     tensors = []
-    for place, argument in enumerate(operator._schema.arguments):
+    for index, argument in enumerate(operator._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
-            value = arguments[place] if place < len(arguments) else named.get(argument.name)
-            tensors += _tensors(value)
+            tensors += _tensors(arguments[index] if index < len(arguments) else named.get(argument.name))
     return tensors
 
 
@@ -552,16 +551,16 @@ def operator_flops(operator: Any, arguments: tuple[Any, ...], named: dict[str, A
     packet = operator._overloadpacket
     if packet in flop_registry:
         return float(flop_registry[packet](*arguments, **named, out_val=result))
-    if packet.__name__.startswith("_scaled_dot_product"):  # variants of a device that the registry does not name
+    if packet.__name__.startswith("_scaled_dot_product"):  # variants of a device, which the registry lacks
         return float(sdpa_flop_count(*(tensor.shape for tensor in arguments[:3])))
-    heavy = HEAVY.search(packet.__name__) or str(operator.namespace) not in ("aten", "prims")
-    return None if heavy and not operator.is_view else 0.0  # the work of others consists of their bytes
+    is_heavy = HEAVY.search(packet.__name__) or str(operator.namespace) not in ("aten", "prims")
+    return None if is_heavy and not operator.is_view else 0.0
 
 
 def picked_bytes(name: str, arguments: tuple[Any, ...], size: int, written: int) -> int:
-    """Return the most bytes that one of :data:`PICKING` reads of its first tensor, which has ``size`` bytes.
+    """Return the most bytes that an operator of :data:`PICKING` reads of its first tensor, which has ``size`` bytes.
 
-    A bag adds up its rows before they are ``written``, so these bytes are no limit for it.
+    It reads no more than the bytes ``written``, except for a bag, which adds up the rows that it reads.
     """
     if "bag" in name:
         rows, count = int(arguments[0].shape[0]), int(arguments[1].numel())

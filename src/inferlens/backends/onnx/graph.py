@@ -1,7 +1,7 @@
 """ONNX files of models: export, checks, and the modules of a graph's nodes.
 
-The exporter built on ``torch.export`` comes first, because it keeps the module path of every node. Where it fails, the
-older tracing exporter is used, and the record warns of it. Models that are ONNX files are used as they are.
+Models are exported by ``torch.export``, which keeps the module path of every node. If that fails, the older tracing
+exporter is used, and the record warns of it. Models that are ONNX files are used as they are.
 """
 
 from __future__ import annotations
@@ -51,20 +51,19 @@ def onnx_file(model: Model, case: Case, preparation: Preparation, precision: str
     if model.path is not None and model.format == "onnx":
         return model.path
     path = preparation.folder / "model.onnx"
-    if preparation.export_folder and (preparation.export_folder / path.name).exists():
-        with preparation.phase("export") as noted:
-            noted.note = "cached"
-        return preparation.export_folder / path.name
+    if preparation.export_folder and (cached := preparation.export_folder / path.name).exists():
+        with preparation.phase("export") as phase_note:
+            phase_note.note = "cached"
+        return cached
     if model.module is None:
         raise Unsupported(f"'{model.spec}' is neither a PyTorch module nor an ONNX file.")
     if model.format == "torchscript":
-        raise Unsupported(
-            f"'{model.spec}' is TorchScript, which cannot be exported to ONNX.", hint="the original model"
-        )
+        message = f"'{model.spec}' is TorchScript, which cannot be exported to ONNX."
+        raise Unsupported(message, hint="the original model")
     with open_locked(preparation.export_lock) if preparation.export_lock else nullcontext() as shared:
         if shared and (shared_path := Path(shared.read())).is_file():
-            with preparation.phase("export") as noted:
-                noted.note = "shared"
+            with preparation.phase("export") as phase_note:
+                phase_note.note = "shared"
             return shared_path
         with preparation.phase("export"):
             preparation.folder.mkdir(parents=True, exist_ok=True)
@@ -72,8 +71,8 @@ def onnx_file(model: Model, case: Case, preparation: Preparation, precision: str
             _export(model, example_feed(model, case, precision), precision, path, preparation)
         if shared:
             shared.write(str(path))
-    for written in sorted(preparation.folder.glob("model.onnx*")):
-        preparation.keep(written, "onnx" if written == path else "onnx weights")
+    for file in sorted(preparation.folder.glob("model.onnx*")):
+        preparation.keep(file, "onnx" if file == path else "onnx weights")
     return path
 
 
@@ -88,24 +87,24 @@ def copy_onnx(source: Path, path: Path) -> None:
 def cast_folded_weights(path: Path) -> None:
     """Cast folded convolution weights of a bf16 graph back to bf16, in place.
 
-    The exporter folds batch norm into convolutions with NumPy, which has no bf16, and leaves fp32 weights behind: a
-    graph that no runtime takes.
+    The exporter folds batch norms into convolutions with NumPy, which has no bf16. The folded weights are in fp32 then,
+    and no runtime takes such a graph.
     """
     model = onnx.load(str(path), load_external_data=False)
-    folded = [node for node in model.graph.node if node.op_type in ("Conv", "ConvTranspose", "Gemm")]
-    mixed = {name for node in folded for name in node.input[1:]}
+    operators = [node for node in model.graph.node if node.op_type in FOLDING_OPERATORS]
+    weights = {name for node in operators for name in node.input[1:]}
     fp32, bf16 = onnx.TensorProto.FLOAT, onnx.TensorProto.BFLOAT16
-    stray = [item for item in model.graph.initializer if item.name in mixed and item.data_type == fp32]
-    for tensor in stray:
+    folded = [tensor for tensor in model.graph.initializer if tensor.name in weights and tensor.data_type == fp32]
+    for tensor in folded:
         values = torch.from_numpy(onnx.numpy_helper.to_array(tensor, str(path.parent)).copy()).to(torch.bfloat16)
         raw = values.view(torch.int16).numpy().tobytes()
         tensor.CopyFrom(onnx.TensorProto(name=tensor.name, data_type=bf16, dims=tensor.dims, raw_data=raw))
-    names = {tensor.name for tensor in stray}
+    names = {tensor.name for tensor in folded}
     names |= {name for node in model.graph.node if names & set(node.input) for name in node.output}
     for value in model.graph.value_info:
         if value.name in names and value.type.tensor_type.elem_type == fp32:
             value.type.tensor_type.elem_type = bf16
-    if stray:
+    if folded:
         onnx.save(model, str(path))
 
 
@@ -124,32 +123,29 @@ def _export(model: Model, feed: tuple[Any, ...], precision: str, path: Path, pre
             preparation.facts["onnx_exporter"] = "torch.export"
             return
         except Exception as error:  # the other exporter may succeed
-            first = error
+            export_error = error
         try:
             warnings.filterwarnings("ignore", category=torch.jit.TracerWarning)  # the record warns of it
             flat = flat_outputs(module)  # this exporter knows fewer types of outputs
             axes = {spec.name: dynamic_sizes(spec) for spec in model.inputs}
             torch.onnx.export(flat, feed, path, input_names=names, dynamo=False, verbose=False, dynamic_axes=axes)
         except Exception as error:
-            raise Unsupported(
-                f"'{model.name}' cannot be exported to ONNX: {reason(first)} (tracing: {reason(error)})"
-            ) from first
+            reasons = f"{reason(export_error)} (tracing: {reason(error)})"
+            raise Unsupported(f"'{model.name}' cannot be exported to ONNX: {reasons}") from export_error
     preparation.facts["onnx_exporter"] = "TorchScript"
     preparation.warn(
         "export-fallback",
-        f"The older, tracing ONNX exporter was used, because the newer one failed: {reason(first)}.",
+        f"The older, tracing ONNX exporter was used, because the newer one failed: {reason(export_error)}.",
         "Its nodes have no module paths, and control flow is fixed to the path of this input.",
     )
 
 
 def check_precision(path: Path, precision: str) -> None:
-    """Refuse to run a file's weights under another precision's name."""
-    own = onnx_file_precision(path)
-    if own != precision:
-        raise Unsupported(
-            f"The file {path.name} is in {own}, and it is run as it is.",
-            hint=f"--precision {own}, or a file written in {precision}",
-        )
+    """Refuse to run a file in another precision than that of its weights."""
+    stored = onnx_file_precision(path)
+    if stored != precision:
+        message = f"The file {path.name} is in {stored}, and it is run as it is."
+        raise Unsupported(message, hint=f"--precision {stored}, or a file written in {precision}")
 
 
 def check_outputs(model: Model) -> None:
@@ -168,40 +164,39 @@ def check_outputs(model: Model) -> None:
 def check_shapes(declared: Iterable[tuple[str, Iterable[Any]]], specs: tuple[TensorSpec, ...]) -> None:
     """Refuse a case whose inputs differ from those of a graph, by name or dimensions.
 
-    Dimensions that are not numbers are free. So are inputs without any dimension: scalars look the same, and were
-    compared when the file was read.
+    Dimensions that are not numbers are free, and inputs without dimensions are not checked: a scalar looks like an
+    input of any shape, and was compared when the file was read.
     """
-    graph = {name: tuple(shape) for name, shape in declared}
-    if set(graph) != {spec.name for spec in specs}:
+    shapes = {name: tuple(shape) for name, shape in declared}
+    if set(shapes) != {spec.name for spec in specs}:
         described = ", ".join(spec.name for spec in specs)
         raise Unsupported(
-            f"The ONNX graph has the inputs {', '.join(graph)}, the model was described with {described}."
+            f"The ONNX graph has the inputs {', '.join(shapes)}, the model was described with {described}."
         )
     for spec in specs:
-        own = graph[spec.name]
-        sizes = [size if isinstance(fixed, int) else fixed for fixed, size in zip(own, spec.shape, strict=False)]
-        if own and (len(own) != len(spec.shape) or list(own) != sizes):
-            fixed = "x".join(map(str, own)) or "scalar"
-            raise Unsupported(
-                f"The ONNX graph was made for {spec.name}={fixed}, not for {spec}.",
-                hint="its own batch size, or a file exported with a dynamic batch",
-            )
+        shape = shapes[spec.name]
+        pairs = zip(shape, spec.shape, strict=False)
+        fits = len(shape) == len(spec.shape) and all(size == fixed for fixed, size in pairs if isinstance(fixed, int))
+        if shape and not fits:
+            message = f"The ONNX graph was made for {spec.name}={'x'.join(map(str, shape))}, not for {spec}."
+            raise Unsupported(message, hint="its own batch size, or a file exported with a dynamic batch")
 
 
 def output_array(array: Any) -> Array:
-    """Return a copy with floats as float32 and text as NumPy's own."""
+    """Return a copy with floats as float32 and text as NumPy's type for text."""
     if array.dtype.kind == "S":
         return np.char.decode(array, "utf-8")
-    kind = np.float32 if np.issubdtype(array.dtype, np.floating) else str if array.dtype == object else array.dtype
-    return np.array(array, dtype=kind, copy=True)
+    if array.dtype == object:
+        return np.array(array, dtype=str)
+    return np.array(array, dtype=np.float32 if np.issubdtype(array.dtype, np.floating) else array.dtype)
 
 
 # The modules of ONNX nodes.
 #
-# The exporter built on ``torch.export`` writes the scopes of a node into ``pkg.torch.onnx.name_scopes``, such as ``['',
-# 'layer1', 'layer1.0', 'layer1.0.conv1', 'conv2d_1']``: the operator is last, its module before it. Where it folds a
-# batch norm into a convolution, the node has the scope of the batch norm and the weight that of the convolution; both
-# are named then.
+# The exporter writes the scopes of a node into ``pkg.torch.onnx.name_scopes``, such as ``['', 'layer1', 'layer1.0',
+# 'layer1.0.conv1', 'conv2d_1']``: the operator is last, its module before it. If a batch norm was folded into a
+# convolution, the node has the scope of the batch norm, and its weight has the name of the convolution's. The node then
+# has both modules.
 
 SCOPES = "pkg.torch.onnx.name_scopes"
 NO_SCOPES = (
@@ -235,21 +230,21 @@ class OnnxNodes:
         self.absent = absent or ("" if any(node.modules for node in self.nodes) else NO_SCOPES)
         self.by_name = {node.name: node for node in self.nodes if node.name}
         self.by_output = {name: node for node in self.nodes for name in node.outputs}
-        self._place = {node.outputs: place for place, node in enumerate(self.nodes)}
+        self._index = {node.outputs: index for index, node in enumerate(self.nodes)}
 
     def in_graph_order(self, nodes: Iterable[OnnxNode]) -> list[OnnxNode]:
         """Return the distinct ``nodes`` in the order of the graph, without constants."""
-        places = {self._place[node.outputs] for node in nodes if node.kind not in CONSTANT_KINDS}
-        return [self.nodes[place] for place in sorted(places)]
+        indices = {self._index[node.outputs] for node in nodes if node.kind not in CONSTANT_KINDS}
+        return [self.nodes[index] for index in sorted(indices)]
 
     def product_before(self, node: OnnxNode) -> list[OnnxNode]:
-        """Return the product that computes the first input of ``node``, if there is one."""
+        """Return the last product before ``node`` along the first inputs, if there is one, or ``node`` itself."""
         while node.kind not in PRODUCTS:
-            makers = (self.by_output[name] for name in node.inputs if name in self.by_output)
-            maker = next((item for item in makers if item.kind not in CONSTANT_KINDS), None)
-            if maker is None:
+            sources = [self.by_output[name] for name in node.inputs if name in self.by_output]
+            sources = [source for source in sources if source.kind not in CONSTANT_KINDS]
+            if not sources:
                 return []
-            node = maker
+            node = sources[0]
         return [node]
 
     def nodes_between(self, outputs: Iterable[str], stops: set[str]) -> list[OnnxNode]:
@@ -287,17 +282,14 @@ def kept_nodes(path: Path, case: Case) -> tuple[str, ...]:
         return ()
     nodes = read_nodes(path).nodes
     names = [node.name for node in nodes]
-    selected: set[str] = set()
+    kept: set[str] = set()
     for layer in kept_layers(case):
-        inside = [
-            node.name
-            for node in nodes
-            if node.name == layer or any(f"{module}.".startswith(f"{layer}.") for module in node.modules)
-        ]
-        if not inside:
+        in_layer = {node.name for node in nodes if any(f"{module}.".startswith(f"{layer}.") for module in node.modules)}
+        in_layer |= {layer}.intersection(names)
+        if not in_layer:
             raise unknown_layer(layer, dict.fromkeys([*module_paths(nodes), *names]))
-        selected.update(inside)
-    return tuple(name for name in names if name in selected)
+        kept |= in_layer
+    return tuple(name for name in names if name in kept)
 
 
 def node_modules(node: Any, uses: Counter[str]) -> tuple[str, ...]:
@@ -306,8 +298,8 @@ def node_modules(node: Any, uses: Counter[str]) -> tuple[str, ...]:
     if not scopes:
         return ()
     module = scopes[-2] if len(scopes) > 1 else ""
-    folded = node.op_type in FOLDING_OPERATORS and "batch_norm" in scopes[-1] and len(node.input) > 1
-    if folded and uses[node.input[1]] == 1 and "." in node.input[1]:
+    is_folded = node.op_type in FOLDING_OPERATORS and "batch_norm" in scopes[-1] and len(node.input) > 1
+    if is_folded and uses[node.input[1]] == 1 and "." in node.input[1]:
         return tuple(dict.fromkeys((node.input[1].rpartition(".")[0], module)))
     return (module,)
 
@@ -335,23 +327,21 @@ def operator_kinds(nodes: Iterable[OnnxNode]) -> tuple[str, ...]:
 class OnnxLayers:
     """The nodes of an ONNX file as layers, with the tensors between them, without constants.
 
-    Weights have a name and a shape, and are no inputs of the graph. ``notes`` say what the file does not tell.
+    Weights have a name and a shape, and are no inputs of the graph. ``notes`` say what is missing in the layers.
     """
 
     def __init__(self, graph: Any) -> None:
-        weights = {item.name for item in (*graph.initializer, *graph.sparse_initializer)}
-        self._shapes = {item.name: _tensor(item) for item in (*graph.value_info, *graph.input, *graph.output)}
-        self._shapes |= {
-            item.name: Tensor(name=item.name, shape=tuple(item.dims), dtype=_type(item.data_type), format="weights")
-            for item in graph.initializer
-        }
+        self._tensors = {value.name: _tensor(value) for value in (*graph.value_info, *graph.input, *graph.output)}
+        for weight in graph.initializer:
+            shape, dtype = tuple(weight.dims), _type(weight.data_type)
+            self._tensors[weight.name] = Tensor(name=weight.name, shape=shape, dtype=dtype, format="weights")
+        weights = {weight.name for weight in (*graph.initializer, *graph.sparse_initializer)}
         uses = Counter(name for node in graph.node for name in set(node.input))
-        self.inputs = tuple(_tensor(item) for item in graph.input if item.name not in weights)
+        self.inputs = tuple(_tensor(value) for value in graph.input if value.name not in weights)
         self.outputs = tuple(map(_tensor, graph.output))
         self.layers = tuple(self._layer(node, uses) for node in graph.node if node.op_type not in CONSTANT_KINDS)
-        outer = (node for node in graph.node if any(item.graphs or item.HasField("g") for item in node.attribute))
-        inside = ", ".join(sorted({node.op_type for node in outer}))
-        self.notes: tuple[str, ...] = (HIDDEN_GRAPHS.format(inside),) if inside else ()
+        kinds = {node.op_type for node in graph.node for field in node.attribute if field.graphs or field.HasField("g")}
+        self.notes: tuple[str, ...] = (HIDDEN_GRAPHS.format(", ".join(sorted(kinds))),) if kinds else ()
         if not any(layer.modules for layer in self.layers):
             self.notes += (f"modules: {NO_SCOPES}",)
 
@@ -362,8 +352,8 @@ class OnnxLayers:
             kind=kind,
             modules=node_modules(node, uses),
             operators=(kind,),
-            inputs=tuple(self._shapes.get(name, Tensor(name=name)) for name in node.input if name),
-            outputs=tuple(self._shapes.get(name, Tensor(name=name)) for name in node.output if name),
+            inputs=tuple(self._tensors.get(name, Tensor(name=name)) for name in node.input if name),
+            outputs=tuple(self._tensors.get(name, Tensor(name=name)) for name in node.output if name),
             details=dict(filter(None, map(_attribute, node.attribute))),
         )
 
@@ -386,13 +376,13 @@ def _tensor(value: Any) -> Tensor:
 
 
 def _type(number: int) -> str:
-    names = {code: name for name, code in onnx.TensorProto.DataType.items()}
-    name = names.get(number, "").lower()
-    return "" if name == "undefined" else {"float": "float32", "double": "float64"}.get(name, name)
+    names = {code: name.lower() for name, code in onnx.TensorProto.DataType.items()}
+    name = names.get(number, "")
+    return {"float": "float32", "double": "float64", "undefined": ""}.get(name, name)
 
 
 def _attribute(attribute: Any) -> tuple[str, str] | None:
-    """Return the name and text of an attribute that is a number, a few of them, or a text."""
+    """Return the name and text of an attribute that is a number, a few numbers, or a text."""
     if attribute.HasField("i"):
         return attribute.name, str(attribute.i)
     if attribute.HasField("f"):

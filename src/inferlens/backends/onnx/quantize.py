@@ -1,8 +1,8 @@
 """Quantization of ONNX graphs, the errors of quantized layers, and the cache of quantized files.
 
-The ranges of tensors are calibrated once for each model and data, and cached as ``calibration.json``. How they become
-QuantizeLinear and DequantizeLinear nodes differs: what one runtime computes in int8, another refuses or computes in
-fp32 with conversions around it. A :class:`Dialect` describes what a runtime wants.
+The ranges of tensors are calibrated once for each model and data, and cached as ``calibration.json``. Every runtime
+needs other QuantizeLinear and DequantizeLinear nodes: a graph that one runtime computes in int8 is refused by another,
+or computed in fp32 with conversions around it. A :class:`Dialect` describes the nodes for a runtime.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ METHODS = {"minmax": "MinMax", "entropy": "Entropy", "percentile": "Percentile"}
 
 @dataclass(frozen=True)
 class Dialect:
-    """The form of a quantized graph that a runtime wants."""
+    """The form of a quantized graph that a runtime needs."""
 
     name: str  # part of file names
-    types: tuple[str, str]  # ``QuantType`` of activations (empty: ranges in every call) and weights
+    types: tuple[str, str]  # ``QuantType`` of activations (empty: their ranges are computed in every call) and weights
     operators: tuple[str, ...]  # the quantized operators
     rest: str = "fp32"  # the precision of everything else, inputs and outputs too
     per_channel: bool = True  # whether weights have a scale per output channel
@@ -74,7 +74,7 @@ def cpu_dialect(*, dynamic: bool = False) -> Dialect:
 
 
 def tensorrt_dialect(precision: str) -> Dialect:
-    """Return TensorRT's dialect: symmetric, before fused operators, a pair of nodes per reader, plain biases."""
+    """Return TensorRT's dialect: symmetric, with a pair of nodes for every reader, and without quantized biases."""
     operators = ("Conv", "Gemm", "MatMul") if precision == "fp8" else ("Conv", "Gemm", "MatMul", "Add")
     kind = {"int8": "QInt8", "fp8": "QFLOAT8E4M3FN"}[precision]
     extra = {
@@ -97,21 +97,22 @@ def quantized_onnx(
 
     Raise Unsupported if the graph is not in fp32, or nothing of it can be quantized.
     """
-    if (own := onnx_file_precision(path)) != "fp32":
-        message = f"{path.name} is in {own}, but only graphs in fp32 can be quantized."
+    if (precision := onnx_file_precision(path)) != "fp32":
+        message = f"{path.name} is in {precision}, but only graphs in fp32 can be quantized."
         raise Unsupported(message, hint="the original model")
     calibrated = quantized_folder(model, case, preparation, ranges, onnxruntime.__version__)
     quantized = calibrated / f"{dialect.name}-{_digest(repr(dialect), *sorted(keep))[:8]}.onnx"
 
-    def write(written: Path, noted: PhaseNote) -> None:
-        plain = written.with_name("plain.onnx")
+    def write(file: Path, phase_note: PhaseNote) -> None:
+        plain = file.with_name("plain.onnx")
         with unsupported_on_error("The graph cannot be quantized"), _errors_only():
             make_quantizable(path, plain)
             if dialect.dynamic:
-                _quantize_dynamic(plain, written, dialect, keep)
+                _quantize_dynamic(plain, file, dialect, keep)
             else:
-                tensor_ranges = _ranges(plain, calibrated / "calibration.json", ranges, model, case, preparation, noted)
-                _quantize(plain, written, dialect, tensor_ranges, keep)
+                cached = calibrated / "calibration.json"
+                tensor_ranges = _cached_ranges(plain, cached, ranges, model, case, preparation, phase_note)
+                _quantize(plain, file, dialect, tensor_ranges, keep)
 
     cached_file(quantized, preparation, write)
     products = " or ".join(operator for operator in dialect.operators if operator in PRODUCTS)
@@ -128,10 +129,9 @@ def needs_quantizing(model: Model, case: Case) -> bool:
 
 
 # Products, and operators that pass values on or select the largest. Sums, means, powers and quotients stay in fp32:
-# they gain no speed, and eight bits are too few inside a normalization or an activation function that is made of such
-# operators. With all operators, the quantizer's default, the accuracy of magika's network fell from 98 to 43 %, and
-# that of RapidOCR's recognition network from 96 to 76 %. With these operators they have 97 and 93 %, and ResNet-18 is
-# as fast as with all.
+# they gain no speed, and eight bits are too few inside a normalization or an activation function of such operators.
+# With all operators, the quantizer's default, the accuracy of magika's network fell from 98 to 43 %, and that of
+# RapidOCR's recognition network from 96 to 76 %. With these operators they have 97 and 93 %, and ResNet-18 is as fast.
 OPERATORS = (
     "Conv", "ConvTranspose", "Gemm", "MatMul",
     "AveragePool", "Clip", "Concat", "Gather", "GlobalAveragePool", "MaxPool", "Pad", "Relu",
@@ -143,11 +143,11 @@ PER_CHANNEL_OPSET = 13  # the first opset with several scales per tensor
 def make_quantizable(path: Path, written: Path) -> None:
     """Write the graph in ``path`` as the quantizer takes it: constants folded, shapes inferred, weights in one file.
 
-    Old opsets are raised, and biases get one dimension: with two, and with a scale per channel, ONNX Runtime's
-    quantizer fails.
+    Old opsets are raised. Biases get one dimension, because ONNX Runtime's quantizer fails at two with a scale per
+    channel.
     """
     graph = onnx.load(str(path), load_external_data=False)
-    if any(item.domain in ("", "ai.onnx") and item.version < PER_CHANNEL_OPSET for item in graph.opset_import):
+    if any(opset.domain in ("", "ai.onnx") and opset.version < PER_CHANNEL_OPSET for opset in graph.opset_import):
         onnx.external_data_helper.load_external_data_for_model(graph, str(path.parent))
         path = written.with_name("raised.onnx")
         onnx.save(onnx.version_converter.convert_version(graph, PER_CHANNEL_OPSET), str(path))
@@ -157,25 +157,25 @@ def make_quantizable(path: Path, written: Path) -> None:
     shape_inference.quant_pre_process(source, str(written), skip_symbolic_shape=True)
     graph = onnx.load(str(written))
     biases = {node.input[2] for node in graph.graph.node if node.op_type == "Gemm" and len(node.input) > 2}
-    tensors = [item for item in graph.graph.initializer if item.name in biases]
-    for bias in (bias for bias in tensors if len(bias.dims) == 2 and bias.dims[0] == 1):
-        bias.dims[:] = bias.dims[1:]
+    for tensor in graph.graph.initializer:
+        if tensor.name in biases and len(tensor.dims) == 2 and tensor.dims[0] == 1:
+            tensor.dims[:] = tensor.dims[1:]
     onnx.save(graph, str(written))
 
 
 # Ranges, which all dialects share
 
 
-def _ranges(
-    plain: Path, path: Path, method: str, model: Model, case: Case, preparation: Preparation, noted: PhaseNote
+def _cached_ranges(
+    plain: Path, cached: Path, method: str, model: Model, case: Case, preparation: Preparation, phase_note: PhaseNote
 ) -> Ranges:
     """Return the range of every tensor that some dialect may quantize, from the cache or newly calibrated."""
-    if path.exists() and not preparation.rebuild:
-        noted.note = "ranges cached"
-        return {name: (low, high) for name, (low, high) in json.loads(path.read_text("utf-8")).items()}
+    if cached.exists() and not preparation.rebuild:
+        phase_note.note = "ranges cached"
+        return {name: (low, high) for name, (low, high) in json.loads(cached.read_text("utf-8")).items()}
     ranges = calibrated_ranges(plain, calibration_feeds(model, case), method)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, json.dumps(ranges, indent=0).encode())
+    cached.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(cached, json.dumps(ranges, indent=0).encode())
     return ranges
 
 
@@ -191,7 +191,7 @@ def calibrated_ranges(path: Path, feeds: Iterator[Any], method: str = "minmax") 
             augmented_model_path=str(Path(folder) / "augmented.onnx"),
             calibrate_method=getattr(CalibrationMethod, METHODS[method]),
         )
-        for feed in feeds:  # one by one, since all values of a feed are kept in memory
+        for feed in feeds:  # one at a time, because all values of a feed are kept in memory
             calibrator.collect_data(SimpleNamespace(get_next=iter([feed, None]).__next__))
         values = {name: data.range_value for name, data in calibrator.compute_data().items()}
         del calibrator  # it keeps the file open
@@ -209,7 +209,7 @@ def _quantize(plain: Path, written: Path, dialect: Dialect, ranges: Ranges, keep
     if (dialect.fp8 or dialect.rest != "fp32") and model.opset_import[0].version < TYPED_OPSET:
         model = onnx.version_converter.convert_version(model, TYPED_OPSET)
     model = onnx.shape_inference.infer_shapes(model)
-    own = {name: tuple(np.array(end, np.float32) for end in ends) for name, ends in ranges.items()}
+    arrays = {name: tuple(np.array(bound, np.float32) for bound in bounds) for name, bounds in ranges.items()}
     activations, weights = (getattr(QuantType, name) for name in dialect.types)
     scales = {"TensorQuantOverrides": _fp8_scales(model.graph, ranges)} if dialect.fp8 else {}
     quantizer = QDQQuantizer(
@@ -218,7 +218,7 @@ def _quantize(plain: Path, written: Path, dialect: Dialect, ranges: Ranges, keep
         dialect.seven_bits,
         weights,
         activations,
-        calibrate.TensorsData(CalibrationMethod.MinMax, own),
+        calibrate.TensorsData(CalibrationMethod.MinMax, arrays),
         [],
         [*keep, *_excluded_nodes(model.graph)],
         list(dialect.operators),
@@ -252,45 +252,47 @@ def _quantize_dynamic(plain: Path, written: Path, dialect: Dialect, keep: Sequen
 
 
 def _excluded_nodes(graph: Any) -> list[str]:
-    """Return the nodes that stay in the precision of the rest.
+    """Return the names of the nodes that stay in the precision of the rest.
 
-    A product of two activations is part of attention, which has fused kernels in fp16. Adding a constant is part of the
-    product before. A sum that does not follow a convolution is fused with nothing that is quantized.
+    A product of two activations is part of attention, which has fused kernels in fp16. The addition of a constant is
+    part of the product before it. A sum that does not follow a convolution is not fused with a quantized operator.
     """
     constants = {weight.name for weight in graph.initializer}
-    products = {name for node in graph.node if node.op_type == "Conv" for name in node.output}
-
-    def as_it_is(node: Any) -> bool:
-        if node.op_type == "Add":
-            return bool(constants.intersection(node.input)) or not products.intersection(node.input)
-        return node.op_type in ("MatMul", "Gemm", "Conv") and node.input[1] not in constants
-
-    return [node.name for node in graph.node if as_it_is(node)]
+    convolved = {name for node in graph.node if node.op_type == "Conv" for name in node.output}
+    names = []
+    for node in graph.node:
+        is_bias = node.op_type == "Add" and constants.intersection(node.input)
+        is_lone_sum = node.op_type == "Add" and not convolved.intersection(node.input)
+        is_attention = node.op_type in ("MatMul", "Gemm", "Conv") and node.input[1] not in constants
+        if is_bias or is_lone_sum or is_attention:
+            names.append(node.name)
+    return names
 
 
 def _fuse_sums(graph: Any) -> None:
     """Remove the nodes between a convolution and the sum behind it: TensorRT has one kernel for both."""
-    makers = {name: node for node in graph.node for name in node.output}
+    producers = {name: node for node in graph.node for name in node.output}
 
-    def maker(node: Any, kind: str) -> Any:
-        producer = makers.get(node.input[0]) if node is not None and node.input else None
-        return producer if producer is not None and producer.op_type == kind else None
+    def producer(node: Any, kind: str) -> Any:
+        """Return the node that computes the first input of ``node``, if it is of this kind."""
+        source = producers.get(node.input[0]) if node is not None and node.input else None
+        return source if source is not None and source.op_type == kind else None
 
     for node in [node for node in graph.node if node.op_type == "Add"]:
-        for place, read in enumerate(makers.get(name) for name in node.input):
-            quantized = maker(read, "QuantizeLinear")
-            if maker(quantized, "Conv") is not None:
-                node.input[place] = quantized.input[0]
-                graph.node.remove(read)
-                graph.node.remove(quantized)
+        for index, dequantize in enumerate(producers.get(name) for name in node.input):
+            quantize = producer(dequantize, "QuantizeLinear")
+            if producer(quantize, "Conv") is not None:
+                node.input[index] = quantize.input[0]
+                graph.node.remove(dequantize)
+                graph.node.remove(quantize)
                 break
 
 
 def _fp8_scales(graph: Any, ranges: Ranges) -> dict[str, list[dict[str, Any]]]:
-    """Return scales that map the largest value of each tensor to FP8's largest.
+    """Return scales that map the largest value of each tensor to the largest value of FP8.
 
-    ONNX Runtime's own scales follow from the standard deviation and clip values beyond about four of them. A bias has
-    none: it would be quantized by it.
+    ONNX Runtime's own scales clip values beyond about four standard deviations. Biases have no scale, with which they
+    would be quantized.
     """
     from ml_dtypes import float8_e4m3fn
 
@@ -316,28 +318,29 @@ def quantized_share(path: Path, inputs: tuple[TensorSpec, ...]) -> float | None:
     shares = product_shares(loaded)
     if not any(node.op_type in (*PRODUCTS, *QUANTIZED_OPERATORS) for node in loaded.graph.node):
         return 0.0
-    makers = {name: node for node in loaded.graph.node for name in node.output}
+    if not shares:
+        return None
+    producers = {name: node for node in loaded.graph.node for name in node.output}
 
     def is_quantized(name: str) -> bool:
-        node = makers.get(name)
+        node = producers.get(name)
         while node is not None and node.op_type in VIEWS and node.op_type != "DequantizeLinear":
-            node = makers.get(node.input[0])
+            node = producers.get(node.input[0])
         return node is not None and node.op_type == "DequantizeLinear"
 
-    quantized = [
-        shares.get(node.output[0], 0.0)
-        for node in loaded.graph.node
-        if node.op_type in QUANTIZED_OPERATORS
-        or all(is_quantized(node.input[place]) for place in PRODUCTS.get(node.op_type, ()))
-    ]
-    return sum(quantized) if shares else None
+    share = 0.0
+    for node in loaded.graph.node:
+        factors = [node.input[index] for index in PRODUCTS.get(node.op_type, ())]
+        if node.op_type in QUANTIZED_OPERATORS or all(map(is_quantized, factors)):
+            share += shares.get(node.output[0], 0.0)
+    return share
 
 
-def quantized_folder(model: Model, case: Case, preparation: Preparation, *made_with: str) -> Path:
-    """Return the cache's folder for a quantized model, named by all that it depends on, options and versions too."""
+def quantized_folder(model: Model, case: Case, preparation: Preparation, *settings: str) -> Path:
+    """Return the cache's folder for a quantized model; ``settings`` are options and versions that it depends on."""
     data = model.samples.digest if model.samples else f"{case.calibration} {case.seed}"
     parts = (model.spec, model.weights_sha256, model.source, *map(str, model.inputs), data)
-    return preparation.cache / QUANTIZED_FOLDER / _digest(*parts, "7 bits" * seven_bits(), *made_with)
+    return preparation.cache / QUANTIZED_FOLDER / _digest(*parts, "7 bits" * seven_bits(), *settings)
 
 
 def _digest(*parts: str) -> str:
@@ -356,7 +359,7 @@ def _errors_only() -> Iterator[None]:
         logger.setLevel(former)
 
 
-# The error that quantizing one layer adds, for every layer.
+# The error that the quantization of a single layer adds
 
 LAYER_SAMPLES = 8  # samples per layer
 PASSED_ON = (*VIEWS, "Clip", "MaxPool", "Relu")  # operators that are quantized only behind a quantized one
@@ -367,36 +370,35 @@ def rank_layers(
 ) -> list[LayerError]:
     """Return the layers with products of the graph in ``plain``, those with the largest quantization error first.
 
-    Each is quantized by itself, to int8 in the dialect of the CPU, to fp8 in TensorRT's, whatever backend will run it.
+    Each layer is quantized by itself, to int8 in the dialect of the CPU and to fp8 in that of TensorRT.
     """
     dialect = cpu_dialect() if case.precision == "int8" else replace(tensorrt_dialect(case.precision), rest="fp32")
     calibrated = quantized_folder(model, case, preparation, "minmax", onnxruntime.__version__) / "calibration.json"
     with tempfile.TemporaryDirectory() as folder, _errors_only():
         path, quantized = Path(folder) / "plain.onnx", Path(folder) / "quantized.onnx"
         make_quantizable(plain, path)
-        ranges = _ranges(path, calibrated, "minmax", model, case, preparation, PhaseNote())
+        ranges = _cached_ranges(path, calibrated, "minmax", model, case, preparation, PhaseNote())
         nodes, expected = read_nodes(path).nodes, _outputs(path, feeds)
         shares = product_shares(infer_shapes(path, model.inputs))
         excluded = _excluded_nodes(onnx.load(str(path)).graph)
         products = [node for node in nodes if node.kind in PRODUCTS and node.name not in excluded]
         errors = []
-        for name, own in group_by_layer(products).items():
-            keep = [node.name for node in nodes if node not in own and node.kind not in PASSED_ON]
+        for name, layer in group_by_layer(products).items():
+            keep = [node.name for node in nodes if node not in layer and node.kind not in PASSED_ON]
             _quantize(path, quantized, dialect, ranges, keep)
-            kinds = tuple(dict.fromkeys(node.kind for node in own))
-            share = sum(shares.get(node.outputs[0], 0.0) for node in own)
-            errors.append(LayerError(name, kinds, share, _error(_outputs(quantized, feeds), expected)))
+            kinds = tuple(dict.fromkeys(node.kind for node in layer))
+            share = sum(shares.get(node.outputs[0], 0.0) for node in layer)
+            errors.append(LayerError(name, kinds, share, _largest_error(_outputs(quantized, feeds), expected)))
     return sorted(errors, key=lambda layer: -layer.error)
 
 
 def group_by_layer(nodes: Sequence[OnnxNode]) -> dict[str, list[OnnxNode]]:
     """Return nodes by their module's path, or by their own name if that module contains other modules."""
-    inner = {node: next((path for path in node.modules if path), "") for node in nodes}
-    paths = {*inner.values()}
+    paths = {node: next((path for path in node.modules if path), "") for node in nodes}
     layers: dict[str, list[OnnxNode]] = {}
-    for node, path in inner.items():
-        around = any(item.startswith(f"{path}.") for item in paths)
-        layers.setdefault(node.name if around or not path else path, []).append(node)
+    for node, path in paths.items():
+        is_container = any(inner.startswith(f"{path}.") for inner in paths.values())
+        layers.setdefault(node.name if is_container or not path else path, []).append(node)
     return layers
 
 
@@ -408,17 +410,17 @@ def _outputs(path: Path, feeds: Sequence[Inputs]) -> list[list[Any]]:
     return [[np.array(output) for output in session.run(None, feed)] for feed in feeds]
 
 
-def _error(ours: Sequence[Sequence[Any]], theirs: Sequence[Sequence[Any]]) -> float:
-    """Return the relative L2 error over all feeds, of the worst output."""
-    pairs = zip(zip(*ours, strict=True), zip(*theirs, strict=True), strict=True)
-    return max(relative_l2(flatten(*own), flatten(*reference)) for own, reference in pairs)
+def _largest_error(outputs: Sequence[Sequence[Any]], expected: Sequence[Sequence[Any]]) -> float:
+    """Return the relative L2 error over all feeds of the output with the largest one."""
+    pairs = zip(zip(*outputs, strict=True), zip(*expected, strict=True), strict=True)
+    return max(relative_l2(flatten(*arrays), flatten(*reference)) for arrays, reference in pairs)
 
 
 # The cache of quantized files. A record keeps its quantized model, so that it can be loaded without calibration data.
 
 
 def seven_bits() -> bool:
-    """Return whether one factor needs 7 bits: CPUs without VNNI add two products in 16 bits."""
+    """Return whether a factor may only use 7 bits, because a CPU without VNNI adds two products in 16 bits."""
     try:
         return "vnni" not in Path("/proc/cpuinfo").read_text("utf-8")
     except OSError:
@@ -428,9 +430,9 @@ def seven_bits() -> bool:
 def check_share(
     share: float | None, model: Model, case: Case, preparation: Preparation, why: str, *, calibrated: bool = True
 ) -> None:
-    """Refuse a model of which nothing is quantized, else note the share of its multiply-adds.
+    """Refuse a model of which nothing is quantized, else note the quantized share of its multiply-adds.
 
-    ``calibrated`` is whether ranges come from data rather than from every call.
+    ``calibrated`` says whether ranges come from data and are not computed in every call.
     """
     if share == 0 and not case.keep:
         raise Unsupported(f"Nothing of '{model.name}' can be quantized: {why}.")
@@ -441,18 +443,18 @@ def check_share(
 def cached_file(path: Path, preparation: Preparation, write: Callable[[Path, PhaseNote], None]) -> Path:
     """Return the quantized file ``path`` of the cache; if it is missing, ``write`` makes it in a scratch folder.
 
-    Files with its stem, such as weights, are moved first, so that the file is never there without them.
+    Files with its stem, such as weights, are moved first, so that the file never exists without them.
     """
-    with preparation.phase("quantize") as noted:
+    with preparation.phase("quantize") as phase_note:
         if path.exists() and not preparation.rebuild:
-            noted.note = "cached"
+            phase_note.note = "cached"
             return path
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
-            written = Path(scratch) / path.name
-            write(written, noted)
-            for part in sorted(written.parent.glob(f"{path.stem}.*"), key=lambda part: part == written):
-                part.rename(path.with_name(part.name))
+            new_file = Path(scratch) / path.name
+            write(new_file, phase_note)
+            for file in sorted(new_file.parent.glob(f"{path.stem}.*"), key=lambda file: file == new_file):
+                file.rename(path.with_name(file.name))
     return path
 
 
@@ -468,11 +470,12 @@ def keep_with_record(preparation: Preparation, path: Path) -> Path:
         return path
     folder = preparation.folder / QUANTIZED_FOLDER
     folder.mkdir(parents=True, exist_ok=True)
-    for part in sorted(path.parent.glob(f"{path.stem}.*")):
-        (folder / part.name).unlink(missing_ok=True)  # of an earlier preparation
+    for file in sorted(path.parent.glob(f"{path.stem}.*")):
+        target = folder / file.name
+        target.unlink(missing_ok=True)  # from an earlier preparation
         try:
-            os.link(part, folder / part.name)  # without a copy
+            os.link(file, target)
         except OSError:
-            shutil.copyfile(part, folder / part.name)
-        preparation.keep(folder / part.name, QUANTIZED_FOLDER if part == path else f"{QUANTIZED_FOLDER} weights")
+            shutil.copyfile(file, target)
+        preparation.keep(target, QUANTIZED_FOLDER if file == path else f"{QUANTIZED_FOLDER} weights")
     return path

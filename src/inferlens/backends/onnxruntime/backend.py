@@ -151,16 +151,17 @@ class OnnxRuntime(Backend, Saver, Quantizer, Deployer):
             return Capabilities(formats=formats, absent=(missing,))
         torch, no_torch = import_library("torch", "PyTorch", "torch")  # for tensors and events on a GPU
         no_gpu = no_torch or cuda_absence(torch)
-        on_gpu, limits = ((), {}) if no_gpu else cuda_precisions(torch)
+        gpu_precisions, limits = ((), {}) if no_gpu else cuda_precisions(torch)
         supports, absent = [], []
         for variant in self.variants:
-            device, on_cpu = PROVIDERS[variant].device, variant == "cpu"
-            if lack := (None if on_cpu else no_gpu) or provider_absence(ort, variant):
+            device = PROVIDERS[variant].device
+            if lack := (no_gpu if device == "cuda" else None) or provider_absence(ort, variant):
                 absent.append(Absence(variant, lack.reason, lack.hint, device))
-                continue
-            precisions = ("fp32", "fp16", *QUANTIZED) if on_cpu else (*on_gpu, *QUANTIZED)
-            quantizes, keeps = (("int8",), ("fp32",)) if on_cpu else ((), ())
-            supports.append(Support(variant, device, precisions, (), quantizes, keeps, {"quantize": "dynamic"}))
+            elif device == "cuda":
+                supports.append(Support(variant, device, (*gpu_precisions, *QUANTIZED)))
+            else:
+                precisions, data = ("fp32", "fp16", *QUANTIZED), {"quantize": "dynamic"}
+                supports.append(Support(variant, device, precisions, (), ("int8",), ("fp32",), data))
         limits |= {"cpu/bf16": NO_BF16, "cpu/fp8": NO_FP8} | dict.fromkeys(GPU_QUANTIZED, NO_GPU_QUANTIZING)
         versions = {"onnxruntime": str(ort.__version__)} | onnx_versions() | (torch_versions(torch) if torch else {})
         return Capabilities(
@@ -215,10 +216,10 @@ class OnnxRuntime(Backend, Saver, Quantizer, Deployer):
 
     def script(self, case: Case, file: str, inputs: tuple[TensorSpec, ...]) -> str:
         options = self.parse_options(case)
-        providers = provider_list(PROVIDERS[case.variant], case, options, 0, Path())
-        own = DTYPES.get(_graph_precision(case), "float32")
-        floats = "" if case.model.startswith("onnx:") else own  # a file keeps its own types
+        is_file = case.model.startswith("onnx:")  # a file keeps its own types
+        floats = "" if is_file else DTYPES.get(_graph_precision(case), "float32")
         on_gpu = case.device == "cuda"
+        providers = provider_list(PROVIDERS[case.variant], case, options, 0, Path())
         for provider in providers:  # the script has its own stream
             if not isinstance(provider, str):
                 provider[1].pop("user_compute_stream")
@@ -238,13 +239,13 @@ class OnnxRuntime(Backend, Saver, Quantizer, Deployer):
 
     @classmethod
     def hint(cls, case: Case, option: str, value: Option, facts: Mapping[str, Any]) -> Hint:
-        """Offer no CUDA graph to a divided model, and no CUDA options to TensorRT's provider."""
+        """Offer no CUDA graph to a model that several providers run, and no CUDA options to TensorRT's provider."""
         provider, nodes = PROVIDERS.get(case.variant), facts.get("nodes_by_provider")
         if provider is None:
             return Hint()
-        divided = isinstance(nodes, dict) and bool(nodes.keys() - {provider.name})
-        useless = provider.lowers and cls.aliases.get(option, option) in PROVIDER_OPTIONS["CUDAExecutionProvider"]
-        if useless or (option == "cuda_graph" and divided):
+        is_divided = isinstance(nodes, dict) and bool(nodes.keys() - {provider.name})
+        is_useless = provider.lowers and cls.aliases.get(option, option) in PROVIDER_OPTIONS["CUDAExecutionProvider"]
+        if is_useless or (option == "cuda_graph" and is_divided):
             return Hint()
         return super().hint(case, option, value, facts)
 
@@ -302,8 +303,8 @@ def option_statements(attributes: Mapping[str, Any], entries: Mapping[str, str])
     for name, value in attributes.items():
         if value == getattr(defaults, name):
             continue
-        word = f"ort.{type(value).__name__}.{value.name}" if hasattr(value, "name") else repr(value)
-        yield f"options.{name} = {word}"
+        code = f"ort.{type(value).__name__}.{value.name}" if hasattr(value, "name") else repr(value)
+        yield f"options.{name} = {code}"
     for key, text in entries.items():
         if text != "1":  # the default
             yield f"options.add_session_config_entry({key!r}, {text!r})"

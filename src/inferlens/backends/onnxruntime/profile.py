@@ -1,18 +1,18 @@
 """The layers of ONNX Runtime from its own profile, traced back to the nodes of the file.
 
-ONNX Runtime profiles a session from its creation until it is ended, and can write the optimised graph. Events named
-``model_run`` separate the runs; the last ones are those requested. A node with a graph inside, such as ``If``, is timed
-without it.
+ONNX Runtime profiles a session from its creation to its end, and can write the optimised graph. Events named
+``model_run`` separate the runs; the requested runs are the last ones. The time of a node with a graph inside, such as
+``If``, is without the time of that graph.
 
-Optimisers rename, fuse and insert nodes, but keep the names of most tensors. A node of the optimised graph covers
-everything that the original graph computes between its inputs and outputs. Where a tensor has a new name, its original
-name follows from its surroundings:
+Optimisers rename, fuse and insert nodes, but keep the names of most tensors. A node of the optimised graph stands for
+all that the original graph computes between its inputs and outputs. The original name of a renamed tensor follows from
+the nodes around it:
 - An inserted node only changes type, device, shape or memory order, and the original graph lacks it. Its input and
   output are the same tensor.
-- A convolution in blocked memory order (NCHWc) has the name of the tensor that it wrote before, ``relu_nchwc`` for
+- A convolution in blocked memory order (NCHWc) has the name of its output in the original graph: ``relu_nchwc`` for
   ``relu``. The inputs of its readers show what else was fused into it.
-- A node that kept its name writes the outputs of its original.
-- With fp16 computed in fp32, the tensor before a cast has the name of the one behind it, with a prefix.
+- A node that kept its name writes the outputs of the original node.
+- With fp16 computed in fp32, the tensor before a cast has the name of the tensor behind it, with a prefix.
 
 Nodes that only quantize or dequantize belong to the modules of the tensor that they convert. A node without any known
 output, such as a part of a decomposed operator, has the origin of its readers.
@@ -81,7 +81,7 @@ class ProfileEvent(Struct):
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """The identity of a node: names may be missing, or the same in graphs inside of nodes."""
+        """The identity of a node: names may be missing, or equal in graphs inside of nodes."""
         return self.name, self.args.node_index, self.args.op_name
 
 
@@ -103,35 +103,34 @@ def profile_nodes(
     The session was made from the file ``path`` with :func:`enable_profile` and writes into ``folder``. Raises
     Unsupported if the profile lacks runs: it ends after a million events.
     """
-    clocked = time_runs(runner, feed, runs)
-    written = Path(loaded.end_profiling())
-    events = msgspec.json.decode(written.read_bytes(), type=list[ProfileEvent])
-    written.unlink()
-    timed = times_by_node(last_runs(events, runs))
+    timed_runs = time_runs(runner, feed, runs)
+    profile = Path(loaded.end_profiling())
+    events = msgspec.json.decode(profile.read_bytes(), type=list[ProfileEvent])
+    profile.unlink()
     graph = read_nodes(path)
     fusion = Fusion(graph, read_nodes(folder / OPTIMISED))
-    layers = tuple(replace(node_layer(first, fusion), **item.timing(runs)) for first, item in timed)
-    absent = unknown_modules(layers, graph)
-    return clocked.layers(layers, clock=CLOCK, absent=absent | ({"sum": PARALLEL_NOTE} if parallel else {}))
+    nodes = times_by_node(last_runs(events, runs))
+    layers = tuple(replace(node_layer(event, fusion), **times.timing(runs)) for event, times in nodes)
+    absent = unknown_modules(layers, graph) | ({"sum": PARALLEL_NOTE} if parallel else {})
+    return timed_runs.layers(layers, clock=CLOCK, absent=absent)
 
 
 def unknown_modules(layers: Iterable[Layer], graph: OnnxNodes) -> dict[str, str]:
     """Return how many layers have no modules, and why, or nothing if all have."""
-    lost = sum(not layer.modules and "inserted" not in layer.details for layer in layers)
-    return {"modules": graph.absent or UNNAMED_NOTE.format(lost)} if graph.absent or lost else {}
+    count = sum(not layer.modules and "inserted" not in layer.details for layer in layers)
+    return {"modules": graph.absent or UNNAMED_NOTE.format(count)} if graph.absent or count else {}
 
 
 def last_runs(events: list[ProfileEvent], runs: int) -> list[tuple[int, list[ProfileEvent]]]:
     """Return begin and node events of each of the last ``runs`` runs. Raise Unsupported if there are fewer."""
-    begun = sorted((event for event in events if event.name == "model_run"), key=lambda event: event.ts)[-runs:]
-    nodes = sorted(
-        (event for event in events if event.cat == "Node" and event.name.endswith(EVENT_SUFFIX)),
-        key=lambda event: (event.ts, -event.dur),
-    )
-    profiled = [(run.ts, [node for node in nodes if run.ts <= node.ts and node.end <= run.end]) for run in begun]
-    whole = sum(bool(inside) for _, inside in profiled)
-    if whole < runs:
-        message = f"ONNX Runtime's profile has {whole} of {runs} runs."
+    events = sorted(events, key=lambda event: (event.ts, -event.dur))
+    nodes = [event for event in events if event.cat == "Node" and event.name.endswith(EVENT_SUFFIX)]
+    profiled = []
+    for run in [event for event in events if event.name == "model_run"][-runs:]:
+        profiled.append((run.ts, [node for node in nodes if run.ts <= node.ts and node.end <= run.end]))
+    count = sum(bool(run_nodes) for _, run_nodes in profiled)
+    if count < runs:
+        message = f"ONNX Runtime's profile has {count} of {runs} runs."
         raise Unsupported(message, hint="fewer runs, or a shorter warm-up")
     return profiled
 
@@ -140,9 +139,9 @@ def times_by_node(runs: list[tuple[int, list[ProfileEvent]]]) -> list[tuple[Prof
     """Return the first event and the times of each node, in the order of their first begins."""
     nodes: dict[tuple[str, str, str], tuple[ProfileEvent, LayerTimes]] = {}
     for number, (begin, events) in enumerate(runs):
-        for event, own in zip(events, own_durations(events), strict=True):
+        for event, duration in zip(events, own_durations(events), strict=True):
             _, times = nodes.setdefault(event.key, (event, LayerTimes()))
-            times.add(number, own / 1e6, (event.ts - begin) / 1e6)
+            times.add(number, duration / 1e6, (event.ts - begin) / 1e6)
     return list(nodes.values())
 
 
@@ -151,32 +150,37 @@ def own_durations(events: list[ProfileEvent]) -> list[int]:
 
     ``events`` are in the order of their begins.
     """
-    own = [event.dur for event in events]
-    enclosing: defaultdict[int, list[int]] = defaultdict(list)
-    for place, event in enumerate(events):
+    durations = [event.dur for event in events]
+    enclosing: defaultdict[int, list[int]] = defaultdict(
+        list
+    )  # indices of the events around the current one, by thread
+    for index, event in enumerate(events):
         outer = enclosing[event.tid]
         while outer and events[outer[-1]].end < event.end:
             outer.pop()
         if outer and events[outer[-1]].ts < event.ts:
-            own[outer[-1]] = max(own[outer[-1]] - event.dur, 0)
-        outer.append(place)
-    return own
+            durations[outer[-1]] = max(durations[outer[-1]] - event.dur, 0)
+        outer.append(index)
+    return durations
 
 
-def node_layer(first: ProfileEvent, fusion: Fusion) -> Layer:
+def node_layer(event: ProfileEvent, fusion: Fusion) -> Layer:
     """Return the layer of a node's event, without times."""
-    arguments = first.args
-    name = first.name.removesuffix(EVENT_SUFFIX)
-    nodes, inserted = fusion.sources(name), fusion.insertion_reason(name)
-    own = [node for node in nodes if node.kind not in QUANTIZE_KINDS]
-    ran = fusion.node(name, arguments.op_name)
-    inputs = node_tensors(arguments.input_type_shape, ran.inputs if ran else (), fusion.written_tensors)
-    outputs = node_tensors(arguments.output_type_shape, ran.outputs if ran else ())
+    arguments = event.args
+    name = event.name.removesuffix(EVENT_SUFFIX)
+    sources, inserted = fusion.sources(name), fusion.insertion_reason(name)
+    computing = [node for node in sources if node.kind not in QUANTIZE_KINDS]
+    node = fusion.node(name, arguments.op_name)
+    inputs = node_tensors(arguments.input_type_shape, node.inputs if node else (), fusion.written_tensors)
+    outputs = node_tensors(arguments.output_type_shape, node.outputs if node else ())
+    modules = module_paths(sources)
+    if inserted == INSERTED_BY_QUANTIZING and not modules:
+        modules = fusion.adjacent_modules(name)
     return Layer(
         name=name,
         kind=arguments.op_name,
-        modules=module_paths(nodes) or (fusion.adjacent_modules(name) if inserted == INSERTED_BY_QUANTIZING else ()),
-        operators=operator_kinds(own or nodes) or (() if inserted else (arguments.op_name,)),
+        modules=modules,
+        operators=operator_kinds(computing or sources) or (() if inserted else (arguments.op_name,)),
         inputs=inputs,
         outputs=outputs,
         precision=precision_of(arguments, (*inputs, *outputs)),
@@ -194,7 +198,7 @@ def precision_of(arguments: NodeArguments, tensors: Sequence[Tensor]) -> str:
 def node_tensors(
     shapes: list[dict[str, list[int]]], names: tuple[str, ...], written: Container[str] = ()
 ) -> tuple[Tensor, ...]:
-    """Return tensors with the shapes of a profile and the names of the graph, where the two fit together.
+    """Return tensors with the shapes of a profile and, if as many can be told apart, the names of the graph.
 
     An omitted input has an empty name in the graph, and no shape. Weights that ONNX Runtime has packed have no shape
     either: they come before unpacked ones and after the first input. Tensors that nodes write cannot be weights.
@@ -203,12 +207,11 @@ def node_tensors(
     present = [name for name in names if name]
     weights = [name for name in present[1:] if name not in written]
     packed = set(weights[: max(len(present) - len(profiled), 0)])
-    named = [name for name in present if name not in packed]
-    if len(named) != len(profiled):
-        named = [""] * len(profiled)
-    return tuple(
-        Tensor(name=name, shape=shape, dtype=kind) for name, (kind, shape) in zip(named, profiled, strict=True)
-    )
+    shown = [name for name in present if name not in packed]
+    if len(shown) != len(profiled):
+        shown = [""] * len(profiled)
+    pairs = zip(shown, profiled, strict=True)
+    return tuple(Tensor(name=name, shape=shape, dtype=kind) for name, (kind, shape) in pairs)
 
 
 class Fusion:
@@ -241,18 +244,20 @@ class Fusion:
     def insertion_reason(self, name: str) -> str:
         """Return why the optimiser inserted a node, or an empty string for a node of the model."""
         node = self._optimised.by_name.get(name)
-        if node is None or not self._is_inserted(node):
-            only = {source.kind for source in self.sources(name)} <= set(QUANTIZE_KINDS)
-            return INSERTED_BY_QUANTIZING if node is not None and node.kind in QUANTIZE_KINDS and only else ""
-        return INSERTED
+        if node is None:
+            return ""
+        if self._is_inserted(node):
+            return INSERTED
+        only_converts = {node.kind, *(source.kind for source in self.sources(name))} <= set(QUANTIZE_KINDS)
+        return INSERTED_BY_QUANTIZING if only_converts else ""
 
     def adjacent_modules(self, name: str) -> tuple[str, ...]:
         """Return the modules of the node before a conversion, or else of its readers."""
         node = self._optimised.by_name[name]
-        while (maker := self._optimised.by_output.get(node.inputs[0])) is not None and maker.name != name:
-            if modules := module_paths(self.sources(maker.name)):
+        while (writer := self._optimised.by_output.get(node.inputs[0])) is not None and writer.name != name:
+            if modules := module_paths(self.sources(writer.name)):
                 return modules
-            node = maker
+            node = writer
         readers = self._readers.get(self._optimised.by_name[name].outputs[0], [])
         while len(readers) == 1 and not self.sources(readers[0].name):
             readers = self._readers.get(readers[0].outputs[0], [])
@@ -268,8 +273,8 @@ class Fusion:
     def _sources(self, name: str) -> list[OnnxNode]:
         node = self._optimised.by_name.get(name)
         if node is None:
-            own = self._original.by_name.get(name)
-            return [own] if own else []
+            original = self._original.by_name.get(name)
+            return [original] if original else []
         if self._is_inserted(node):
             return []
         writes = {self._original_names[output] for output in node.outputs if output in self._original_names}
@@ -277,15 +282,15 @@ class Fusion:
             readers = {reader.name for output in node.outputs for reader in self._readers.get(output, ())}
             sources = (source for reader in readers - {"", name} for source in self.sources(reader))
             return self._original.in_graph_order(sources)
-        reads = {self._original_names.get(item, item) for item in node.inputs}
+        reads = {self._original_names.get(tensor, tensor) for tensor in node.inputs}
         return self._original.nodes_between(writes, (self._stops | reads) - writes)
 
     def _is_inserted(self, node: OnnxNode) -> bool:
         if node.kind not in (*CONVERSIONS, *VIEWS) or len(node.outputs) != 1:
             return False
-        same = VIEWS if node.kind in VIEWS else (node.kind,)
+        kinds = VIEWS if node.kind in VIEWS else (node.kind,)
         originals = self._original.by_name.get(node.name), self._original.by_output.get(node.outputs[0])
-        return not any(original is not None and original.kind in same for original in originals)
+        return not any(original is not None and original.kind in kinds for original in originals)
 
     def _follow_inserted(self) -> None:
         """Give the input and the output of an inserted node the same original name."""
@@ -299,33 +304,29 @@ class Fusion:
     def _name_inputs(self) -> None:
         """Name the inputs of a node by the inputs of its original, if that is of the same kind."""
         for node in self._optimised.nodes:
-            base = self._original_of_blocked(node)
-            if base is None:
-                continue
-            for name, was in zip(node.inputs, base.inputs, strict=False):
-                if name in self._optimised.by_output and was in self._original.by_output:
-                    self._original_names.setdefault(name, was)
+            original = self._original_of_blocked(node)
+            for name, original_name in zip(node.inputs, original.inputs if original else (), strict=False):
+                if name in self._optimised.by_output and original_name in self._original.by_output:
+                    self._original_names.setdefault(name, original_name)
         self._follow_inserted()
 
     def _original_of_blocked(self, node: OnnxNode) -> OnnxNode | None:
         """Return the original of a node in blocked order: the last of its kind before the tensor in its name."""
         tensor, count = BLOCKED_NAME.subn("", node.name.removeprefix(CAST_PREFIX))
-        maker = self._original.by_output.get(tensor) if count else None
-        while maker is not None and maker.kind != node.kind:
-            maker = self._original.by_output.get(maker.inputs[0]) if maker.inputs else None
-        return maker
+        original = self._original.by_output.get(tensor) if count else None
+        while original is not None and original.kind != node.kind:
+            original = self._original.by_output.get(original.inputs[0]) if original.inputs else None
+        return original
 
     def _name_outputs(self) -> None:
         """Name the remaining outputs by the original of their node, or the tensor in the node's name."""
         for node in self._optimised.nodes:
             by_name = self._original.by_name
-            own = by_name.get(node.name) or by_name.get(TOKEN_SUFFIX.sub("", node.name))
+            original = by_name.get(node.name) or by_name.get(TOKEN_SUFFIX.sub("", node.name))
             tensor, count = BLOCKED_NAME.subn("", node.name.removeprefix(CAST_PREFIX))
-            for place, output in enumerate(node.outputs):
-                if output in self._original_names:
-                    continue
-                if own is not None and place < len(own.outputs):
-                    self._original_names[output] = own.outputs[place]
+            for index, output in enumerate(node.outputs):
+                if original is not None and index < len(original.outputs):
+                    self._original_names.setdefault(output, original.outputs[index])
                 elif count and tensor in self._original.by_output:
-                    self._original_names[output] = tensor
+                    self._original_names.setdefault(output, tensor)
         self._follow_inserted()

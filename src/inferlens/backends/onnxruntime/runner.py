@@ -53,7 +53,7 @@ from inferlens.backends.profiling.kernels import MatchedKernels, layers_of_kerne
 from inferlens.backends.profiling.runs import TracedRun, check_level, trace_single_run
 from inferlens.backends.pytorch.runner import host_array, work_stream
 from inferlens.errors import LateModule, Unsupported
-from inferlens.models.inputs import make_inputs, on_host, one_or_all
+from inferlens.models.inputs import make_inputs, on_host, single_or_list
 from inferlens.models.model import Array, Model
 from inferlens.record.profile import Layer, Layers
 from inferlens.spec.case import Case
@@ -205,7 +205,7 @@ class OnnxRunner(Runner):
     _profile_folder: tempfile.TemporaryDirectory[str] | None = field(default=None, init=False)  # the profile's folder
 
     def give(self, outputs: list[Any]) -> Any:
-        return one_or_all(outputs)
+        return single_or_list(outputs)
 
     def __exit__(self, *error: Any) -> None:
         self._session = None

@@ -131,10 +131,8 @@ def trace_kernels(runner: Runner, feed: Any, runs: int, label: str = "the backen
         clocked += batch
         traced_runs += traced
     if not any(run.events for run in traced_runs):
-        raise Unsupported(
-            f"torch.profiler saw nothing run on the GPU in {runs} runs.",
-            hint="no other profiler in this process, and a PyTorch built with CUPTI",
-        )
+        message = f"torch.profiler saw nothing run on the GPU in {runs} runs."
+        raise Unsupported(message, hint="no other profiler in this process, and a PyTorch built with CUPTI")
     return kernels_of_runs(traced_runs, gpu_limits(), tracer, label=label, started=clocked.started)
 
 

@@ -376,9 +376,8 @@ def trace_runs(
             del profile
             traced = read_runs(read_trace(file))
             if len(traced) != len(clocked.whole):
-                raise Unsupported(
-                    f"torch.profiler kept {len(traced)} of {len(clocked.whole)} runs.", hint="fewer --runs"
-                )
+                message = f"torch.profiler kept {len(traced)} of {len(clocked.whole)} runs."
+                raise Unsupported(message, hint="fewer --runs")
             runs -= len(traced)
             yield clocked, traced
 

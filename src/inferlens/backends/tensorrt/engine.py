@@ -381,10 +381,8 @@ class Network:
 def parse_network(path: Path, flavour: Flavour, *, weakly_typed: bool = False) -> Network:
     """Parse an ONNX file. Raise Unsupported with the unreadable file or the node that cannot run."""
     if weakly_typed and flavour.strongly_typed_only:
-        raise Unsupported(
-            f"Networks of {flavour.title} are strongly typed: precisions are those of the graph.",
-            hint="no weakly_typed; --precision fp16 exports the graph in fp16",
-        )
+        message = f"Networks of {flavour.title} are strongly typed: precisions are those of the graph."
+        raise Unsupported(message, hint="no weakly_typed; --precision fp16 exports the graph in fp16")
     trt, logger = flavour.module, new_logger(flavour)
     builder = trt.Builder(logger)
     if builder is None:
@@ -467,9 +465,8 @@ def use_timing_cache(network: Network, config: Any, path: Path) -> Any:
         return None
     cache = config.create_timing_cache(path.read_bytes() if path.is_file() else b"")
     if cache is None or not config.set_timing_cache(cache, False):  # False: timings of another GPU are an error
-        raise InferlensError(
-            f"{path} holds no timings of {network.flavour.title} on this GPU.", hint="another file as timing_cache"
-        )
+        message = f"{path} holds no timings of {network.flavour.title} on this GPU."
+        raise InferlensError(message, hint="another file as timing_cache")
     return cache
 
 
@@ -519,9 +516,8 @@ def _tactic_sources(source_type: Any, text: str) -> int:
     for name in option_words(text.lower()):
         if name not in members and name != "none":
             expected = f"none, or some of {', '.join(members)}"
-            raise InferlensError(
-                f"There is no tactic source '{name}'.", expected=expected, hint=suggestion(name, members)
-            )
+            message = f"There is no tactic source '{name}'."
+            raise InferlensError(message, expected=expected, hint=suggestion(name, members))
         mask |= 0 if name == "none" else 1 << int(members[name])
     return mask
 
@@ -576,10 +572,8 @@ def check_engine_file(
         )
     libraries = one_line(str(stored.options.get("plugins") or ""))
     if libraries and "plugins" not in case.options:
-        raise InferlensError(
-            f"{path} was built with plugins of {libraries}, which are code and loaded only if they are named.",
-            hint=f"--option tensorrt.plugins={libraries}",
-        )
+        message = f"{path} was built with plugins of {libraries}, which are code and loaded only if they are named."
+        raise InferlensError(message, hint=f"--option tensorrt.plugins={libraries}")
     own = stored.options.get("profile")
     if "profile" not in case.options and isinstance(own, int) and 0 <= own < len(stored.profiles):
         options = msgspec.structs.replace(options, profile=own)
@@ -605,9 +599,8 @@ def check_engine(path: Path, provenance: Provenance | None, flavour: Flavour, gp
     own, here = _numbers(version), _numbers(flavour.version)
     compatible = provenance is not None and provenance.options.get("version_compatible") and own < here
     if version and own != here and not compatible:
-        raise Unsupported(
-            f"{path} was built by {flavour.name} {version:.40}; {flavour.title} cannot run it.", hint=AGAIN
-        )
+        message = f"{path} was built by {flavour.name} {version:.40}; {flavour.title} cannot run it."
+        raise Unsupported(message, hint=AGAIN)
     # The runtime of TensorRT for RTX checks kernels when it compiles them.
     if gpu is not None and provenance is not None and provenance.gpu and not flavour.jit:
         check_gpu(path, provenance, gpu, str(provenance.options.get("hardware_compatible", "none")))

@@ -51,7 +51,7 @@ from inferlens.backends.tensorrt.library import (
     shape_text,
 )
 from inferlens.errors import LateModule, Unsupported, one_line
-from inferlens.models.inputs import make_inputs, one_or_all
+from inferlens.models.inputs import make_inputs, single_or_list
 from inferlens.models.model import Model
 from inferlens.record.files import write_whole
 from inferlens.record.profile import Layers
@@ -131,9 +131,8 @@ class Engine:
         self._kernels = self._config.create_runtime_cache()
         content = path.read_bytes() if path.is_file() else b""
         if content and self._kernels.deserialize(content) is False:  # older versions return None
-            raise Unsupported(
-                f"{path} holds no kernels, or those of another GPU, driver or version.", hint="another timing_cache"
-            )
+            message = f"{path} holds no kernels, or those of another GPU, driver or version."
+            raise Unsupported(message, hint="another timing_cache")
         self._config.set_runtime_cache(self._kernels)
 
 
@@ -324,9 +323,9 @@ class EngineRunner(Runner, LayerProfiler, KernelTracer):
     def give(self, outputs: Any) -> Any:
         """Return the output tensors; waits only where their shapes depend on the data."""
         if not isinstance(outputs, BoundContext):
-            return one_or_all(outputs)
+            return single_or_list(outputs)
         self.synchronize()
-        return one_or_all(outputs.outputs)
+        return single_or_list(outputs.outputs)
 
     def infer(self, feed: Feed) -> Any:
         """Enqueue one call; a new feed is bound first, or copied where a graph is replayed."""

@@ -206,9 +206,8 @@ class TorchCompile(Backend, Deployer):
 
     def deploy_suffix(self, case: Case) -> str:
         if case.precision in QUANTIZED and case.device == "cuda":
-            raise Unsupported(
-                "Models that torchao quantized for a GPU cannot be deployed.", hint="--backend tensorrt, an engine"
-            )
+            message = "Models that torchao quantized for a GPU cannot be deployed."
+            raise Unsupported(message, hint="--backend tensorrt, an engine")
         return ".pt2"
 
     def deploy(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:

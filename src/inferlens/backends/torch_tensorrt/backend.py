@@ -227,10 +227,8 @@ class CompilingRunner(ReplayingRunner):
         if options.require_full_compilation and (partition.breaks or partition.interruptions or not partition.engines):
             between = partition.interruptions and not partition.breaks
             message = "Python runs between the compiled graphs" if between else "PyTorch runs a part"
-            raise Unsupported(
-                f"{message} of '{self.model.name}', but require_full_compilation is set.",
-                hint="inferlens partition, which shows which part and why",
-            )
+            message = f"{message} of '{self.model.name}', but require_full_compilation is set."
+            raise Unsupported(message, hint="inferlens partition, which shows which part and why")
 
 
 class Dynamo(CompilingRunner):
@@ -485,10 +483,8 @@ class TorchTensorRT(Backend, Saver, Partitioner, Deployer):
         path = Path(path)
         options: TorchTensorRTOptions = structs.replace(self.parse_options(case), cuda_graph=False)
         if case.variant not in ("dynamo", *SCRIPTS) or (path.suffix != ".ts" and case.variant in SCRIPTS):
-            raise Unsupported(
-                f"{case.backend_label} cannot save its compiled model as {path.suffix}.",
-                hint=DYNAMO + (", or a file .ts" if case.variant in SCRIPTS else ""),
-            )
+            message = f"{case.backend_label} cannot save its compiled model as {path.suffix}."
+            raise Unsupported(message, hint=DYNAMO + (", or a file .ts" if case.variant in SCRIPTS else ""))
         if options.use_python_runtime:
             raise Unsupported("Engines of the Python runtime cannot be saved.", hint="without use_python_runtime")
         library = find_library()

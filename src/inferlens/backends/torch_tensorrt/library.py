@@ -171,9 +171,8 @@ class TorchTensorRTOptions(Struct, frozen=True, forbid_unknown_fields=True):
 def check_options(options: TorchTensorRTOptions, case: Case, library: Library, preparation: Preparation) -> None:
     """Refuse, or warn of, options that the front end or the installed version lacks."""
     if case.variant.startswith("ts-"):
-        for name in NOT_IN_SCRIPT:
-            if name in changed_options(options):
-                raise Unsupported(f"The TorchScript front end has no '{name}'.", hint=DYNAMO)
+        for name in changed_options(options, NOT_IN_SCRIPT):
+            raise Unsupported(f"The TorchScript front end has no '{name}'.", hint=DYNAMO)
     if options.autocast and case.variant == "compile":
         raise Unsupported("autocast is part of an export, and torch.compile makes none.", hint=DYNAMO)
     if options.use_python_runtime and "use_python_runtime" not in library.settings:

@@ -286,10 +286,8 @@ class ReplayingRunner(TorchRunner, LayerProfiler, KernelTracer):
         check_level(self.preparation, replays=self.graph is not None and bool(compiled.parts))
         layers, self.preparation.facts["engine_bindings"], _ = compiled.inspect()
         if not layers:
-            raise Unsupported(
-                "The compiled module has no engine that reports its layers.",
-                hint="--backend torch_tensorrt:dynamo, or --level kernel",
-            )
+            message = "The compiled module has no engine that reports its layers."
+            raise Unsupported(message, hint="--backend torch_tensorrt:dynamo, or --level kernel")
         kernels = trace_kernels(self, feed, runs)
         timed = layers_of_kernels(kernels, [*layers, *compiled.part_layers()])
         return replace(timed, absent=timed.absent | absences([{}], timed.layers, help=BEST_HINT))
