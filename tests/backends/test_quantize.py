@@ -19,7 +19,7 @@ from inferlens.analysis.work import precisions
 from inferlens.backends.availability import cuda_quantized
 from inferlens.backends.base import Absence, Preparation
 from inferlens.backends.onnx.graph import onnx_file
-from inferlens.backends.onnx.quantize import cpu_dialect, quantized_onnx, tensorrt_dialect
+from inferlens.backends.onnx.quantize import cpu_dialect, quantize_onnx, tensorrt_dialect
 from inferlens.backends.tensorrt.backend import TensorRT
 from inferlens.backends.tensorrt.library import find_flavour
 from inferlens.backends.torch_compile.backend import quantize_linear
@@ -262,7 +262,7 @@ def quantized(network, dialect, folder, **words):
     preparation = Preparation(folder / "case", folder / "cache")
     case = small.case("onnxruntime:cpu", precision="int8", calibration="random")
     plain = onnx_file(network, case, preparation, "fp32")
-    return quantized_onnx(plain, network, case, preparation, dialect, **words), preparation
+    return quantize_onnx(plain, network, case, preparation, dialect, **words), preparation
 
 
 def error(network, path):

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
@@ -98,6 +98,28 @@ def cuda_quantized(torch: Any) -> tuple[tuple[str, ...], dict[str, str]]:
             has, needs = (".".join(map(str, numbers)) for numbers in (capability, needed))
             limits[f"cuda/{name}"] = f"this GPU has compute capability {has}, and {name} needs {needs}"
     return tuple(precisions), limits
+
+
+class TorchGpu(NamedTuple):
+    """The GPU as PyTorch sees it; without a GPU there are no precisions and no limits."""
+
+    missing: Absence | None  # the absence of PyTorch itself
+    absence: Absence | None  # why PyTorch cannot use a GPU; ``missing`` if PyTorch is not there
+    versions: dict[str, str]
+    precisions: tuple[str, ...] = ()
+    limits: dict[str, str] = {}
+    quantized: tuple[str, ...] = ()  # the precisions to which models can be quantized
+    quantized_limits: dict[str, str] = {}
+
+
+def torch_gpu() -> TorchGpu:
+    """Return whether PyTorch can use a GPU, and what the GPU can compute."""
+    torch, missing = import_library("torch", "PyTorch", "torch")
+    if missing:
+        return TorchGpu(missing, missing, {})
+    if absence := cuda_absence(torch):
+        return TorchGpu(None, absence, torch_versions(torch))
+    return TorchGpu(None, None, torch_versions(torch), *cuda_precisions(torch), *cuda_quantized(torch))
 
 
 def warn_no_effect(preparation: Preparation, option: str, device: str) -> None:

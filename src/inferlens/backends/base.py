@@ -14,13 +14,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
-import numpy as np
 from msgspec import Meta, Struct, field
-from numpy.typing import NDArray
 
 from inferlens.backends.clocks import Clock, HostClock, nvtx_range
 from inferlens.errors import InferlensError, Unsupported, suggestion
@@ -33,7 +30,7 @@ from inferlens.spec.case import FLAGS, QUANTIZED, Case, Option, TensorSpec, keep
 from inferlens.spec.hints import Hint
 
 Inputs = dict[str, Array]
-Outputs = list[NDArray[np.generic]]
+Outputs = list[Array]
 
 # Options that do nothing on the CPU.
 ON_CUDA = (
@@ -45,12 +42,12 @@ ON_CUDA = (
 def arrays_in_order(inputs: Inputs, specs: tuple[TensorSpec, ...]) -> list[Array]:
     """Return the arrays in the order of ``specs``. Raise InferlensError for a missing or unknown input."""
     names = [spec.name for spec in specs]
-    unknown = sorted(set(inputs) - set(names))
-    missing = [name for name in names if name not in inputs]
-    if unknown or missing:
-        message = f"The model has no input '{unknown[0]}'." if unknown else f"The input '{missing[0]}' is missing."
-        hint = suggestion(unknown[0], names) if unknown else ""
-        raise InferlensError(message, expected=f"arrays named {', '.join(names)}", hint=hint)
+    expected = f"arrays named {', '.join(names)}"
+    for name in sorted(set(inputs) - set(names)):
+        raise InferlensError(f"The model has no input '{name}'.", expected=expected, hint=suggestion(name, names))
+    for name in names:
+        if name not in inputs:
+            raise InferlensError(f"The input '{name}' is missing.", expected=expected)
     return [inputs[name] for name in names]
 
 
@@ -291,9 +288,7 @@ class Runner(ABC):
         """Move, build or compile on the device."""
 
     @abstractmethod
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: Any) -> None:
         """Release the device."""
 
     @abstractmethod

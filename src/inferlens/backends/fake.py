@@ -22,20 +22,10 @@ import numpy as np
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from inferlens.backends.base import (
-    Backend,
-    Capabilities,
-    Inputs,
-    Knob,
-    LayerProfiler,
-    Outputs,
-    Preparation,
-    Runner,
-    Support,
-)
+from inferlens.backends.base import Backend, Capabilities, Inputs, Knob, LayerProfiler, Preparation, Runner, Support
 from inferlens.backends.clocks import Clock, HostClock, Timings
 from inferlens.errors import Unsupported
-from inferlens.models.model import Format, Model
+from inferlens.models.model import Array, Format, Model
 from inferlens.record.profile import Layer, Layers, Tensor
 from inferlens.spec.case import Case, Option
 
@@ -92,7 +82,7 @@ class FakeOptions(Struct, frozen=True, forbid_unknown_fields=True):
 def factor(options: FakeOptions) -> float:
     """Return the factor by which the knobs multiply the latency."""
     effective = [name for name in FACTORS if name != "knob_d" or options.knob_c]
-    product = math.prod(FACTORS[name][getattr(options, name)] for name in effective)
+    product: float = math.prod(FACTORS[name][getattr(options, name)] for name in effective)
     return product * (WORSE_TOGETHER if options.knob_a == options.knob_b == 1 else 1.0)
 
 
@@ -194,11 +184,11 @@ class FakeRunner(Runner, LayerProfiler):
                 pass
         return feed
 
-    def collect(self, outputs: Inputs) -> Outputs:
+    def collect(self, outputs: Inputs) -> list[Array]:
         """Return one array per input with the relative error of the options, rounded to the precision."""
         kind = np.float32 if self._precision == "fp32" else np.float16
         scale = 1 + self._options.error + WRONG * self._options.knob_e
-        results: Outputs = []
+        results: list[Array] = []
         for value in outputs.values():
             if value.ndim == 2:
                 result = self._with_mistakes(value.astype(np.float64))
@@ -217,13 +207,13 @@ class FakeRunner(Runner, LayerProfiler):
 
     def profile_layers(self, feed: Inputs, runs: int) -> Layers:
         """Return three layers, which take nine tenths of the time; the last one fuses two modules."""
-        whole = tuple(self.clock.time(self.infer, itertools.repeat(feed), runs).latency)
+        latencies = tuple(self.clock.time(self.infer, itertools.repeat(feed), runs).latency)
         shapes = tuple(Tensor(name=name, shape=value.shape, dtype=str(value.dtype)) for name, value in feed.items())
         layers = []
         for name, kind, modules, share in LAYERS:
-            times = tuple(share * seconds for seconds in whole)
+            times = tuple(share * seconds for seconds in latencies)
             layers.append(Layer(name=name, kind=kind, modules=modules, inputs=shapes, outputs=shapes, times=times))
-        return Layers(layers=tuple(layers), whole=whole, timed="host", clock=self.clock.name)
+        return Layers(layers=tuple(layers), whole=latencies, timed="host", clock=self.clock.name)
 
     def misbehave(self, moment: str) -> None:
         """Misbehave as the option ``trouble`` says, if this is the moment ``when``."""

@@ -46,14 +46,13 @@ from inferlens.backends.onnx.graph import (
     onnx_file,
     onnx_formats,
     onnx_versions,
-    operator_kinds,
     output_array,
     read_nodes,
 )
 from inferlens.backends.onnx.quantize import (
     cached_file,
     check_share,
-    keep_with_record,
+    keep_in_record,
     needs_quantizing,
     quantized_folder,
     recorded_file,
@@ -152,7 +151,7 @@ class OpenVino(Backend, Quantizer, Deployer):
         path = onnx_file(model, case, preparation, "fp32")
         if not needs_quantizing(model, case):
             return OpenVinoRunner(path, model, case, preparation, self.parse_options(case))
-        quantized = keep_with_record(preparation, quantized_ir(path, model, case, preparation))
+        quantized = keep_in_record(preparation, quantized_ir(path, model, case, preparation))
         return OpenVinoRunner(quantized, model, case, preparation, self.parse_options(case), plain=path)
 
     def exports(self, case: Case) -> str:
@@ -394,9 +393,9 @@ def int8_share(compiled: Any, path: Path, model: Model) -> float | None:
 
     Products inside a generated subgraph cannot be counted: OpenVINO does not report their precision.
     """
-    loaded, graph = infer_shapes(path, model.inputs), read_nodes(path)
-    shares = product_shares(loaded)
-    if not any(node.op_type in PRODUCTS for node in loaded.graph.node):
+    onnx_model, graph = infer_shapes(path, model.inputs), read_nodes(path)
+    shares = product_shares(onnx_model)
+    if not any(node.op_type in PRODUCTS for node in onnx_model.graph.node):
         return 0.0
     quantized_outputs: set[str] = set()
     for information in map(node_information, compiled.get_runtime_model().get_ordered_ops()):
@@ -502,7 +501,7 @@ def _layer(counter: NodeCounter, node: Any, graph: OnnxNodes, run_names: set[str
         name=counter.name,
         kind=counter.kind,
         modules=module_paths(original),
-        operators=operator_kinds(original),
+        operators=tuple(node.kind for node in original),
         inputs=tuple(tensor for port in node.inputs() for tensor in port_tensors(port, run_names)) if node else (),
         outputs=tuple(map(port_tensor, node.outputs())) if node else (),
         precision=first_precision([information.get("runtimePrecision", "")]),

@@ -25,14 +25,14 @@ if __name__ == "__main__":
 def program(case: Case, imports: Sequence[str], middle: Iterable[str], wait: str = "") -> str:
     """Return the whole script: ``middle`` defines ``inputs`` and ``run``, and ``wait`` waits for a call's end."""
     model = case.model.rpartition(":")[2].rpartition("/")[2]
-    title = one_line(f"{model} by {case.label}, on random inputs; prints the latency.")
+    title = comment_text(f"{model} by {case.label}, on random inputs; prints the latency.")
     head = [f'"""{title}"""', "", "import statistics", "import timeit", "from pathlib import Path", "", *imports, ""]
     call = f"(run(*inputs), {wait})" if wait else "run(*inputs)"
     return "\n".join([*head, *middle, ""]) + MAIN.format(call=call)
 
 
-def one_line(text: str) -> str:
-    """Return a text that cannot end a docstring."""
+def comment_text(text: str) -> str:
+    """Return a text on one line, which cannot end a docstring or a comment."""
     return " ".join(text.replace("\\", "/").replace('"', "'").split())
 
 
@@ -70,7 +70,7 @@ def _input_list(expressions: Mapping[str, str]) -> list[str]:
     """Return the lines of a list of expressions, one per input; the keys are the inputs' names."""
     if len(expressions) == 1:
         return [f"inputs = [{next(iter(expressions.values()))}]"]
-    return ["inputs = [", *(f"    {text},  # {one_line(name)}" for name, text in expressions.items()), "]"]
+    return ["inputs = [", *(f"    {text},  # {comment_text(name)}" for name, text in expressions.items()), "]"]
 
 
 def _bounds(spec: TensorSpec) -> str:

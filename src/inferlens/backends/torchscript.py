@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, ClassVar
@@ -18,47 +18,19 @@ from msgspec import Meta, Struct, structs
 from msgspec.structs import replace
 
 from inferlens.backends.availability import ignore_deprecations, unsupported_on_error
-from inferlens.backends.base import (
-    Backend,
-    Capabilities,
-    Deployer,
-    GpuLaunch,
-    KernelOrigin,
-    KernelSources,
-    KernelTracer,
-    Knob,
-    LayerProfiler,
-    Preparation,
-    Recommendation,
-    Saver,
-)
+from inferlens.backends.base import Backend, Capabilities, Deployer, Knob, Preparation, Recommendation, Saver
 from inferlens.backends.profiling.kernels import (
     Call,
     MatchedKernels,
+    MatchingTracer,
     OperatorNames,
     kernels_below,
     number_calls,
     outermost_operators,
-    sources_by_match,
     trace_layers,
 )
-from inferlens.backends.profiling.runs import (
-    RUN_SPAN,
-    LayerTimes,
-    Runnable,
-    TracedOperator,
-    check_level,
-    trace_single_run,
-)
-from inferlens.backends.pytorch.runner import (
-    DTYPES,
-    WRAPPED_PATH,
-    Feed,
-    TorchOptions,
-    TorchRunner,
-    flat_outputs,
-    torch_capabilities,
-)
+from inferlens.backends.profiling.runs import RUN_SPAN, LayerTimes, TracedOperator, check_level, trace_single_run
+from inferlens.backends.pytorch.runner import DTYPES, Feed, TorchOptions, TorchRunner, flat_outputs, torch_capabilities
 from inferlens.backends.scripts import sibling_path, torch_script
 from inferlens.errors import LateModule, Unsupported, reason
 from inferlens.models.files import input_note
@@ -151,14 +123,13 @@ class TorchScript(Backend, Saver, Deployer):
         return torch_script(case, options, inputs, load)
 
 
-class ScriptRunner(TorchRunner, LayerProfiler, KernelTracer):
+class ScriptRunner(TorchRunner, MatchingTracer):
     """A runner that calls the script module."""
 
     def __init__(self, model: Model, case: Case, preparation: Preparation, options: TorchScriptOptions) -> None:
         super().__init__(model, case, preparation, options)
         self._options = options
         self._wrapped_path = ""  # the model's path inside the traced module
-        self._matched: MatchedKernels | None = None
 
     def save(self, path: Path) -> None:
         """Write the script module with a note of its inputs; the runner is not entered yet."""
@@ -185,15 +156,12 @@ class ScriptRunner(TorchRunner, LayerProfiler, KernelTracer):
         check_level(self.preparation)
         return trace_layers(self, self._names(feed), feed, runs, on_gpu=self.case.device == "cuda")
 
-    def kernel_sources(self, launched: Sequence[GpuLaunch]) -> KernelSources:
-        """Return the operators and modules of the same kernels in one untimed call."""
+    def matched_kernels(self) -> MatchedKernels:
         if self._options.optimize_for_inference:
-            return KernelSources((KernelOrigin(),) * len(launched), {"modules": f"{OPTIMISED_NOTE}."})
-        if self._matched is None:
-            feed = self.seeded_feed()
-            names = self._names(feed)
-            self._matched = kernels_below(trace_single_run(self, feed, on_gpu=True).root, names)
-        return sources_by_match(launched, self._matched)
+            return MatchedKernels([], {"modules": f"{OPTIMISED_NOTE}."})
+        feed = self.seeded_feed()
+        names = self._names(feed)
+        return kernels_below(trace_single_run(self, feed, on_gpu=True).root, names)
 
     def _names(self, feed: Feed) -> ScriptNames:
         modules, on_gpu = ModulePaths(self.model.module, self._wrapped_path), self.case.device == "cuda"
@@ -229,20 +197,20 @@ class ScriptRunner(TorchRunner, LayerProfiler, KernelTracer):
         return traced
 
 
-# Layers: the operators that TorchScript's interpreter calls, fused ones too, with the modules that they came from. The
-# graph that ran holds the modules; PyTorch's execution trace of one untimed call holds the tensors.
+# Layers are the operators that TorchScript's interpreter calls, fused or not, with the modules that they came from. The
+# graph that ran has the modules, and PyTorch's execution trace of one untimed call has the tensors.
 
 GROUP, LOOP = "prim::TensorExprGroup", "prim::Loop"
-NO_NAMES = "the graph that ran names no modules for them."
-FROZEN = "it was frozen before it was saved. Freeze with the option of this backend instead."
 SELF_NAMES = ("TOP", "SELF", "UNKNOWN_INSTANCE", "INSTANCE_NAME_UNKNOWN")  # the calling module, or a function of it
+WRAPPED_PATH = "module"  # the model's path inside the module of flat_outputs
 MAX_PATHS = 64  # through a graph with branches
 TYPES = {
     "float": "float32", "double": "float64", "c10::Half": "float16", "c10::BFloat16": "bfloat16", "long": "int64",
     "long int": "int64", "int": "int32", "unsigned char": "uint8", "signed char": "int8",
 }  # fmt: skip
 
-# By explained calls: the number of skipped nodes, and a linked list of used nodes.
+# Ways through a graph, by the number of calls that they explain: the number of skipped nodes, and a linked list of the
+# nodes that explain the calls.
 Paths = dict[int, tuple[int, Any]]
 Tensors = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]  # inputs and outputs
 
@@ -253,20 +221,19 @@ class ModulePaths:
     def __init__(self, module: Any, wrapped: str = "") -> None:
         # A script module has the original types; a traced one may contain the model at a path.
         named = list(module.named_modules(remove_duplicate=False))
-        first: dict[int, str] = {}
-        for path, part in named:
-            first.setdefault(id(part), path)
+        first_paths = {id(part): path for path, part in reversed(named)}
         self._types = {path: getattr(part, "original_name", type(part).__name__) for path, part in named}
-        self._first_paths = {path: first[id(part)] for path, part in named}  # TorchScript may use any of them
+        # TorchScript may use any path of a module.
+        self._first_paths: dict[str, str] = {path: first_paths[id(part)] for path, part in named}
         self._wrapped = wrapped
-        self.names_seen = False  # whether any node has a module
+        self.has_names = False  # whether any node has a module
 
     def node_path(self, node: Any) -> str | None:
         """Return the module of a graph node; empty is the model, ``None`` is unknown."""
         scope, instances = node.scopeName(), node.getModuleHierarchy()
         if not scope and not instances:
             return ""
-        self.names_seen = True
+        self.has_names = True
         path = self.scope_path(scope) if scope else None
         return self.instance_path(instances) if path is None and instances else path
 
@@ -280,7 +247,8 @@ class ModulePaths:
     def instance_path(self, text: str) -> str:
         """Return the path in the instances of an inlined node, such as ``block(Block).0(Conv2d)``.
 
-        Containers of modules are not named there. Where several modules match, it is the path of the one around them.
+        The instances leave out containers of modules. If several modules match, return the path of the module around
+        them.
         """
         path = ""
         for part in text.split("."):
@@ -295,13 +263,15 @@ class ModulePaths:
 
     def _child_path(self, path: str, name: str, kind: str) -> str | None:
         """Return the module of this name and kind below ``path``, also inside a container."""
-        direct = f"{path}.{name}" if path else name
-        if direct in self._types:
-            return direct
-        named = (item for item in self._types if item.rpartition(".")[2] == name)
-        below = [item for item in named if not path or item.startswith(f"{path}.")]
-        alike = {self._first_paths[item] for item in below if self._types[item] == kind}
-        return alike.pop() if len(alike) == 1 else None
+        prefix = f"{path}." if path else ""
+        if prefix + name in self._types:
+            return prefix + name
+        matches = {
+            self._first_paths[inner]
+            for inner, inner_kind in self._types.items()
+            if inner.startswith(prefix) and inner.rpartition(".")[2] == name and inner_kind == kind
+        }
+        return matches.pop() if len(matches) == 1 else None
 
 
 class ExecutedNode(Struct):
@@ -316,15 +286,17 @@ class ExecutedNode(Struct):
 class ScriptNames(OperatorNames):
     """The operators of a script module, from the graph that ran and one untimed call."""
 
-    def __init__(self, runner: Runnable, modules: ModulePaths, feed: Any, *, on_gpu: bool, frozen: bool) -> None:
+    def __init__(self, runner: TorchRunner, modules: ModulePaths, feed: Any, *, on_gpu: bool, frozen: bool) -> None:
         with TemporaryDirectory(prefix="inferlens-") as folder:
             file = Path(folder, "execution.json")
             observer = torch.profiler.ExecutionTraceObserver().register_callback(str(file))
             root = trace_single_run(runner, feed, on_gpu=on_gpu, execution_trace_observer=observer).root
             tensors_by_call = trace_tensors(file.read_bytes()) if file.is_file() else {}
         nodes = nodes_of(torch.jit.last_executed_optimized_graph(), modules)
-        self._unnamed = frozen and not modules.names_seen
-        self.unknown_reason = FROZEN if self._unnamed else NO_NAMES
+        self._unnamed = frozen and not modules.has_names
+        self.unknown_reason = "the graph that ran names no modules for them."
+        if self._unnamed:
+            self.unknown_reason = "it was frozen before it was saved. Freeze with the option of this backend instead."
         calls = self.calls(root)
         numbers = {id(operator): call for call, operator in number_calls(root.walk())}
         self._layers = {
@@ -367,11 +339,11 @@ def nodes_of(block: Any, modules: ModulePaths) -> list[ExecutedNode]:
     """Return the nodes of the graph that ran, or of a block in it, in order."""
     result = []
     for node in block.nodes():
-        kind, parts = node.kind(), [node]
-        if kind == GROUP:
-            parts = [item for item in node.g("Subgraph").nodes() if item.kind() != "prim::Constant"]
+        parts = [node]
+        if node.kind() == GROUP:
+            parts = [part for part in node.g("Subgraph").nodes() if part.kind() != "prim::Constant"]
         kinds, paths = tuple(part.kind() for part in parts), tuple(map(modules.node_path, parts))
-        result.append(ExecutedNode(kind, kinds, paths, [nodes_of(inner, modules) for inner in node.blocks()]))
+        result.append(ExecutedNode(node.kind(), kinds, paths, [nodes_of(inner, modules) for inner in node.blocks()]))
     return result
 
 
@@ -394,57 +366,58 @@ def filter_nodes(nodes: list[ExecutedNode], names: set[str]) -> list[ExecutedNod
 
 
 def match_nodes(names: list[str], nodes: list[ExecutedNode]) -> list[ExecutedNode | None]:
-    """Return for each called operator its node, or ``None`` where that is ambiguous.
+    """Return for each called operator its node, or ``None`` if that is ambiguous.
 
-    Without branches there are as many nodes of a name as calls, and they go by order. Otherwise calls are followed
-    through the graph.
+    Without branches a name has as many nodes as calls, in the same order. Otherwise the calls are followed through the
+    graph.
     """
-    words = [GROUP if "::" not in name else name for name in names]
-    alike: defaultdict[str, list[ExecutedNode]] = defaultdict(list)
+    names = [GROUP if "::" not in name else name for name in names]
+    nodes_by_name: defaultdict[str, list[ExecutedNode]] = defaultdict(list)
     for node in walk(nodes):
-        alike[node.name].append(node)
-    count, used = Counter(words), Counter[str]()
+        nodes_by_name[node.name].append(node)
+    count, used = Counter(names), Counter[str]()
     followed: dict[int, ExecutedNode] = {}
-    if any(len(alike[word]) != count[word] for word in count):
-        places = [place for place, word in enumerate(words) if alike[word]]
-        paths = follow_paths(filter_nodes(nodes, set(words)), [words[place] for place in places], {0: (0, None)})
-        _, path = paths.get(len(places), (0, None))
-        for place in reversed(places if path else []):
-            path, followed[place] = path
+    if any(len(nodes_by_name[name]) != count[name] for name in count):
+        indices = [index for index, name in enumerate(names) if nodes_by_name[name]]
+        paths = follow_paths(filter_nodes(nodes, set(names)), [names[index] for index in indices], {0: (0, None)})
+        _, path = paths.get(len(indices), (0, None))
+        for index in reversed(indices if path else []):
+            path, followed[index] = path
     result: list[ExecutedNode | None] = []
-    for place, word in enumerate(words):
-        result.append(alike[word][used[word]] if len(alike[word]) == count[word] else followed.get(place))
-        used[word] += 1
+    for index, name in enumerate(names):
+        has_order = len(nodes_by_name[name]) == count[name]
+        result.append(nodes_by_name[name][used[name]] if has_order else followed.get(index))
+        used[name] += 1
     return result
 
 
-def follow_paths(nodes: list[ExecutedNode], words: list[str], paths: Paths) -> Paths:
-    """Return paths through ``nodes`` that explain the calls ``words``.
+def follow_paths(nodes: list[ExecutedNode], calls: list[str], paths: Paths) -> Paths:
+    """Return paths through ``nodes`` that explain the ``calls``, which are names.
 
-    A branch takes the nodes of one of its blocks, a loop its own any number of times. Of paths that explain as many
-    calls, the one that skips the fewest nodes is kept; of all paths, the best MAX_PATHS.
+    A branch takes the nodes of one of its blocks, and a loop those of its block any number of times. Of the paths that
+    explain the same number of calls, the one that skips the fewest nodes is kept; of all paths, the best MAX_PATHS.
     """
     for node in nodes:
-        after: Paths = dict(paths) if node.name == LOOP else {}
-        turn = paths
-        while turn and node.blocks:
-            inside = (path for block in node.blocks for path in follow_paths(block, words, turn).items())
-            more = [path for path in inside if _keep_better(after, *path)]
-            turn = dict(more) if node.name == LOOP else {}
+        extended: Paths = dict(paths) if node.name == LOOP else {}
+        pending = paths
+        while pending and node.blocks:
+            inside = (path for block in node.blocks for path in follow_paths(block, calls, pending).items())
+            better = [path for path in inside if _keep_better(extended, *path)]
+            pending = dict(better) if node.name == LOOP else {}
         if not node.blocks:
-            for at, (passed, item) in paths.items():
-                _keep_better(after, at, (passed + 1, item))
-                if at < len(words) and words[at] == node.name:
-                    _keep_better(after, at + 1, (passed, (item, node)))
-        paths = dict(sorted(after.items(), key=lambda path: path[1][0])[:MAX_PATHS])
+            for explained, (skipped, chain) in paths.items():
+                _keep_better(extended, explained, (skipped + 1, chain))
+                if explained < len(calls) and calls[explained] == node.name:
+                    _keep_better(extended, explained + 1, (skipped, (chain, node)))
+        paths = dict(sorted(extended.items(), key=lambda path: path[1][0])[:MAX_PATHS])
     return paths
 
 
-def _keep_better(paths: Paths, at: int, path: tuple[int, Any]) -> bool:
-    better = at not in paths or path[0] < paths[at][0]
-    if better:
-        paths[at] = path
-    return better
+def _keep_better(paths: Paths, explained: int, path: tuple[int, Any]) -> bool:
+    is_better = explained not in paths or path[0] < paths[explained][0]
+    if is_better:
+        paths[explained] = path
+    return is_better
 
 
 def short_kind(kind: str) -> str:
@@ -455,7 +428,7 @@ def short_kind(kind: str) -> str:
 def trace_tensors(execution: bytes) -> dict[Call, Tensors]:
     """Return the tensors of each call in an execution trace; nothing if it is cut short."""
     try:
-        nodes = sorted(msgspec.json.decode(execution)["nodes"], key=lambda node: node["id"])  # in order of their begins
+        nodes = sorted(msgspec.json.decode(execution)["nodes"], key=lambda node: node["id"])  # in the order of begins
     except msgspec.MsgspecError:
         return {}
     begin = max((node["id"] for node in nodes if node["name"] == RUN_SPAN), default=0)
@@ -463,18 +436,18 @@ def trace_tensors(execution: bytes) -> dict[Call, Tensors]:
     by_call = {}
     for node in nodes:
         if node["id"] >= begin:
-            by_call[node["name"], count[node["name"]]] = value_tensors(node["inputs"]), value_tensors(node["outputs"])
+            by_call[node["name"], count[node["name"]]] = traced_tensors(node["inputs"]), traced_tensors(node["outputs"])
             count[node["name"]] += 1
     return by_call
 
 
-def value_tensors(values: dict[str, list[Any]]) -> tuple[Tensor, ...]:
-    """Return the tensors among some values, those in lists too."""
+def traced_tensors(values: dict[str, list[Any]]) -> tuple[Tensor, ...]:
+    """Return the tensors among some values, also those in lists."""
     result: list[Tensor] = []
-    for shape, kind in zip(values["shapes"], values["types"], strict=False):
-        several = kind.startswith("GenericList[Tensor")
+    for value, kind in zip(values["shapes"], values["types"], strict=False):
         dtype = kind.removeprefix("GenericList[").partition(",")[0].removeprefix("Tensor(").rstrip(")]")
-        if kind.startswith("Tensor(") or several:
-            shapes = [item for item in (shape if several else [shape]) if isinstance(item, list)]
-            result += [Tensor(shape=tuple(shape), dtype=TYPES.get(dtype, dtype)) for shape in shapes]
-    return tuple(tensor for tensor in result if "nullptr" not in tensor.dtype)
+        shapes = value if kind.startswith("GenericList[Tensor") else [value] if kind.startswith("Tensor(") else []
+        for shape in shapes:
+            if isinstance(shape, list) and "nullptr" not in dtype:
+                result.append(Tensor(shape=tuple(shape), dtype=TYPES.get(dtype, dtype)))
+    return tuple(result)

@@ -135,7 +135,7 @@ class Header(Struct, frozen=True):
     version: str
 
 
-def read_engine_header(path: Path) -> Header:
+def read_header(path: Path) -> Header:
     """Return the header of the engine in a file. Raises Unsupported if it is no engine, or is cut short."""
     with path.open("rb") as file:
         data, size = file.read(SIZE), path.stat().st_size
@@ -205,7 +205,7 @@ class EngineFile(Compiled):
     def problem(self, path: Path, provenance: Provenance | None) -> Problem | None:
         try:
             if provenance is None:  # otherwise its hash was checked
-                read_engine_header(path)
+                read_header(path)
         except Unsupported as error:
             return Problem.of(error)
         return None

@@ -279,11 +279,9 @@ def _state_dict(content: Any, file: Path) -> tuple[dict[str, torch.Tensor], str]
         key = (usual or inner)[0]
         keys.append(str(key))
         content = content[key]
-    several = (
-        f" Several keys have some: {', '.join(map(str, inner))}." if isinstance(content, Mapping) and inner else ""
-    )
+    note = f" Several keys have some: {', '.join(map(str, inner))}." if isinstance(content, Mapping) and inner else ""
     raise InferlensError(
-        f"{file} has no weights under a usual key.{several}",
+        f"{file} has no weights under a usual key.{note}",
         expected="tensors by name, at the top or under a key such as 'model_state_dict', 'state_dict' or 'model'",
         hint="save it again with torch.save(model.state_dict(), file)",
     )

@@ -175,10 +175,11 @@ class ByteCounter:
         """Count the tensors that the model returns."""
         for tensor in tensors:
             for write, portion in self._writes_of(tensor):
-                for level in (0, 1) if write else ():
-                    work_sum = self._writer(write, level)[1]
-                    work_sum.outputs += write.read[level].add(portion)
-                    work_sum.returned += portion.bytes
+                if write:
+                    for level in (0, 1):
+                        work_sum = self._writer(write, level)[1]
+                        work_sum.outputs += write.read[level].add(portion)
+                        work_sum.returned += portion.bytes
 
     def work(self, note: str) -> Work:
         """Return all sums."""
@@ -291,11 +292,11 @@ def count_onnx(
         element: bytes of an element that is float32 in the graph.
         modules: the paths of the modules that compute a tensor, by its name; the work counts for the first one.
     """
-    loaded = infer_shapes(path, inputs)
-    graph = GraphTensors(graph_tensors(loaded, element))
+    model = infer_shapes(path, inputs)
+    graph = GraphTensors(graph_tensors(model, element))
     counted = ByteCounter(spec.name for spec in inputs)
     calls: dict[str, ModuleCall] = {}
-    for node in loaded.graph.node:
+    for node in model.graph.node:
         if node.op_type in CONSTANTS or not any(node.output):
             continue
         if node.op_type in VIEWS and node.domain in ("", "ai.onnx"):
@@ -310,7 +311,7 @@ def count_onnx(
             part = (first.part, node.output[0])
             reads[0] = replace(first, part=part, bytes=min(first.bytes, writes[0].bytes))
         counted.operator(calls[origin], node.op_type, node_flops(node, graph), reads, writes)
-    counted.returned(graph.accesses(*(value.name for value in loaded.graph.output)))
+    counted.returned(graph.accesses(*(value.name for value in model.graph.output)))
     return counted.work(f"counted from the shapes that ONNX {onnx.__version__} infers")
 
 
@@ -332,29 +333,29 @@ def node_flops(node: Any, graph: GraphTensors) -> float | None:
     return 2.0 * points.elements * math.prod(right.shape[1:])
 
 
-def product_shares(loaded: Any) -> dict[str, float]:
+def product_shares(model: Any) -> dict[str, float]:
     """Return the share of every node in a graph's multiply-adds, by its first output; none if nothing is counted."""
-    graph = GraphTensors(graph_tensors(loaded, 4))
-    flops = {node.output[0]: node_flops(node, graph) or 0.0 for node in loaded.graph.node if node.output}
+    graph = GraphTensors(graph_tensors(model, 4))
+    flops = {node.output[0]: node_flops(node, graph) or 0.0 for node in model.graph.node if node.output}
     total = sum(flops.values())
     return {name: value / total for name, value in flops.items()} if total else {}
 
 
 def infer_shapes(path: Path, inputs: tuple[TensorSpec, ...]) -> Any:
     """Return the ONNX model with all shapes that can be inferred from the shapes of its inputs."""
-    loaded = onnx.load(str(path), load_external_data=False)
+    model = onnx.load(str(path), load_external_data=False)
     shapes = {spec.name: spec.shape for spec in inputs}
-    for value in loaded.graph.input:
+    for value in model.graph.input:
         if value.name in shapes:
             dimensions = [onnx.TensorShapeProto.Dimension(dim_value=size) for size in shapes[value.name]]
             value.type.tensor_type.shape.CopyFrom(onnx.TensorShapeProto(dim=dimensions))  # there may be no shape
-    del loaded.graph.value_info[:]  # stored shapes may be of another batch
-    for value in loaded.graph.output:
+    del model.graph.value_info[:]  # stored shapes may be of another batch
+    for value in model.graph.output:
         value.type.tensor_type.ClearField("shape")
-    return onnx.shape_inference.infer_shapes(loaded, data_prop=True)
+    return onnx.shape_inference.infer_shapes(model, data_prop=True)
 
 
-def graph_tensors(loaded: Any, element: int) -> dict[str, GraphTensor]:
+def graph_tensors(model: Any, element: int) -> dict[str, GraphTensor]:
     """Return weights, inputs, outputs and the tensors between them, if their shapes are complete."""
 
     def size(kind: int) -> int:
@@ -365,7 +366,7 @@ def graph_tensors(loaded: Any, element: int) -> dict[str, GraphTensor]:
         except (KeyError, TypeError):  # texts
             return 0
 
-    graph = loaded.graph
+    graph = model.graph
     tensors = {weight.name: GraphTensor(tuple(weight.dims), size(weight.data_type)) for weight in graph.initializer}
     for node in graph.node:
         for attribute in node.attribute if node.op_type == "Constant" else ():

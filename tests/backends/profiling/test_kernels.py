@@ -281,7 +281,7 @@ def test_compiled_code(label, options, kind, graphs, tmp_path):
     network = model(kind, *((1, 4, 32) if kind is samples.Breaking else ()))
     case = small.case(label, threads=1, options=options)
     runner = small.backend(label).prepare(network, case, samples.prepared(tmp_path, level="kernel"))
-    runner._graphs = graphs
+    runner._uses_cuda_graphs = graphs
     with runner:
         feed = runner.place(small.arrays(network))
         for _ in range(3):
@@ -301,7 +301,7 @@ def test_compiled_code(label, options, kind, graphs, tmp_path):
 def test_a_second_compilation_that_fails_leaves_kernels_without_modules(tmp_path, monkeypatch):
     network, case = small.model(samples.product), small.case("torch_compile:default")
     runner = small.backend("torch_compile:default").prepare(network, case, samples.prepared(tmp_path, level="kernel"))
-    runner._graphs = True
+    runner._uses_cuda_graphs = True
     with runner:
         assert runner._compiler is None, "the runner to be traced is compiled as usual"
         monkeypatch.setattr(torch_compile, "TracingCompiler", Mock(side_effect=RuntimeError("out of memory")))

@@ -20,7 +20,7 @@ from inferlens.backends.tensorrt.engine import EngineJob, build_to, cached_engin
 from inferlens.backends.tensorrt.library import Flavour, TensorRTOptions
 from inferlens.backends.tensorrt.runner import Engine
 from inferlens.execution.cases import expand
-from inferlens.models.compiled import provenance_path, read_engine_header, read_provenance, write_provenance
+from inferlens.models.compiled import provenance_path, read_header, read_provenance, write_provenance
 from inferlens.models.model import Model
 from inferlens.models.resolve import find, load
 from inferlens.record.files import sha256
@@ -53,7 +53,7 @@ def test_a_transformer_becomes_an_engine_without_a_gpu(preparation, rtx):
     path = onnx_file(model, case, preparation, "fp16")
     job = EngineJob(path, model, case, rtx, TensorRTOptions(compute_capability=TARGETS), None)
     result = cached_engine(job, preparation)
-    header, provenance = read_engine_header(result.path), read_provenance(result.path)
+    header, provenance = read_header(result.path), read_provenance(result.path)
     assert provenance == result.provenance
     (output,) = provenance.outputs
     assert (output.name, output.shape, output.dtype) == (
@@ -73,7 +73,7 @@ def test_the_steps_of_the_page(rtx, tmp_path, monkeypatch):
     small.exported(Path("model.onnx"), torch.nn.Conv2d(3, 8, 3), 2, 3, 64, 64, free=True, input_names=["x"])
     (steps,) = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S)
     exec(compile(steps, str(PAGE), "exec"), {})
-    assert read_engine_header(Path("model.engine")).version == rtx.version
+    assert read_header(Path("model.engine")).version == rtx.version
 
 
 def test_an_engine_is_cached_until_a_rebuild(job, built, preparation, monkeypatch):

@@ -203,13 +203,10 @@ NO_SCOPES = (
     f"the ONNX file has no module paths ('{SCOPES}' in its nodes' metadata). They are there if it is exported with "
     "torch.onnx.export(..., dynamo=True), or if the PyTorch model itself is given."
 )
-NO_ONNX_PACKAGE = f"the module paths in an ONNX file are read with the package onnx: {installing('onnx')}"
-NO_PATHS = "an IR of OpenVINO's has no module paths; the original model has them."
 FOLDING_OPERATORS = ("Conv", "ConvTranspose", "Gemm")  # operators into which a batch norm is folded
 CONSTANT_KINDS = ("Constant",)  # nodes that do nothing at run time
 DOMAINS = ("", "ai.onnx")
 LARGEST_SHAPE_TENSOR = 4096  # bytes; larger weights cannot be shapes
-HIDDEN_GRAPHS = "Nodes with graphs inside of them, such as If and Loop, are drawn without these: {}."
 
 
 class OnnxNode(Struct, frozen=True):
@@ -262,11 +259,12 @@ class OnnxNodes:
 def read_nodes(path: Path) -> OnnxNodes:
     """Read the nodes of an ONNX file, without its weights."""
     if path.suffix == ".xml":
-        return OnnxNodes((), NO_PATHS)
+        return OnnxNodes((), "an IR of OpenVINO's has no module paths; the original model has them.")
     try:
         import onnx
     except ImportError:
-        return OnnxNodes((), NO_ONNX_PACKAGE)
+        why = f"the module paths in an ONNX file are read with the package onnx: {installing('onnx')}"
+        return OnnxNodes((), why)
     graph = onnx.load(str(path), load_external_data=False).graph
     uses = Counter(name for node in graph.node for name in set(node.input))
     return OnnxNodes(
@@ -319,11 +317,6 @@ def module_paths(nodes: Iterable[OnnxNode]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(module for node in nodes for module in node.modules))
 
 
-def operator_kinds(nodes: Iterable[OnnxNode]) -> tuple[str, ...]:
-    """Return the operators of some nodes."""
-    return tuple(node.kind for node in nodes)
-
-
 class OnnxLayers:
     """The nodes of an ONNX file as layers, with the tensors between them, without constants.
 
@@ -341,7 +334,10 @@ class OnnxLayers:
         self.outputs = tuple(map(_tensor, graph.output))
         self.layers = tuple(self._layer(node, uses) for node in graph.node if node.op_type not in CONSTANT_KINDS)
         kinds = {node.op_type for node in graph.node for field in node.attribute if field.graphs or field.HasField("g")}
-        self.notes: tuple[str, ...] = (HIDDEN_GRAPHS.format(", ".join(sorted(kinds))),) if kinds else ()
+        self.notes: tuple[str, ...] = ()
+        if kinds:
+            names = ", ".join(sorted(kinds))
+            self.notes += (f"Nodes with graphs inside of them, such as If and Loop, are drawn without these: {names}.",)
         if not any(layer.modules for layer in self.layers):
             self.notes += (f"modules: {NO_SCOPES}",)
 
@@ -376,7 +372,7 @@ def _tensor(value: Any) -> Tensor:
 
 
 def _type(number: int) -> str:
-    names = {code: name.lower() for name, code in onnx.TensorProto.DataType.items()}
+    names: dict[int, str] = {code: name.lower() for name, code in onnx.TensorProto.DataType.items()}
     name = names.get(number, "")
     return {"float": "float32", "double": "float64", "undefined": ""}.get(name, name)
 

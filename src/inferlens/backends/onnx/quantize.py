@@ -84,7 +84,7 @@ def tensorrt_dialect(precision: str) -> Dialect:
     return Dialect(f"tensorrt-{precision}", (kind, kind), operators, "fp16", precision == "int8", extra=extra)
 
 
-def quantized_onnx(
+def quantize_onnx(
     path: Path,
     model: Model,
     case: Case,
@@ -140,7 +140,7 @@ OPERATORS = (
 PER_CHANNEL_OPSET = 13  # the first opset with several scales per tensor
 
 
-def make_quantizable(path: Path, written: Path) -> None:
+def make_quantizable(path: Path, target: Path) -> None:
     """Write the graph in ``path`` as the quantizer takes it: constants folded, shapes inferred, weights in one file.
 
     Old opsets are raised. Biases get one dimension, because ONNX Runtime's quantizer fails at two with a scale per
@@ -149,18 +149,18 @@ def make_quantizable(path: Path, written: Path) -> None:
     graph = onnx.load(str(path), load_external_data=False)
     if any(opset.domain in ("", "ai.onnx") and opset.version < PER_CHANNEL_OPSET for opset in graph.opset_import):
         onnx.external_data_helper.load_external_data_for_model(graph, str(path.parent))
-        path = written.with_name("raised.onnx")
+        path = target.with_name("raised.onnx")
         onnx.save(onnx.version_converter.convert_version(graph, PER_CHANNEL_OPSET), str(path))
     shape_inference = library("onnxruntime.quantization.shape_inference", extra="onnx")
     # Given a path, the library searches external weights in the wrong folder.
     source = onnx.load(str(path)) if weight_files(path, onnx_graph(path)) else str(path)
-    shape_inference.quant_pre_process(source, str(written), skip_symbolic_shape=True)
-    graph = onnx.load(str(written))
+    shape_inference.quant_pre_process(source, str(target), skip_symbolic_shape=True)
+    graph = onnx.load(str(target))
     biases = {node.input[2] for node in graph.graph.node if node.op_type == "Gemm" and len(node.input) > 2}
     for tensor in graph.graph.initializer:
         if tensor.name in biases and len(tensor.dims) == 2 and tensor.dims[0] == 1:
             tensor.dims[:] = tensor.dims[1:]
-    onnx.save(graph, str(written))
+    onnx.save(graph, str(target))
 
 
 # Ranges, which all dialects share
@@ -201,7 +201,7 @@ def calibrated_ranges(path: Path, feeds: Iterator[Any], method: str = "minmax") 
 # From ranges to nodes
 
 
-def _quantize(plain: Path, written: Path, dialect: Dialect, ranges: Ranges, keep: Sequence[str]) -> None:
+def _quantize(plain: Path, target: Path, dialect: Dialect, ranges: Ranges, keep: Sequence[str]) -> None:
     from onnxruntime.quantization import CalibrationMethod, QuantType, calibrate
     from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
 
@@ -232,17 +232,17 @@ def _quantize(plain: Path, written: Path, dialect: Dialect, ranges: Ranges, keep
         quantizer.model.clean_initializers()
     if dialect.rest == "fp16":
         quantized = library("onnxruntime.transformers.float16", extra="onnx").convert_float_to_float16(quantized)
-    onnx.save(quantized, str(written))
+    onnx.save(quantized, str(target))
 
 
-def _quantize_dynamic(plain: Path, written: Path, dialect: Dialect, keep: Sequence[str]) -> None:
+def _quantize_dynamic(plain: Path, target: Path, dialect: Dialect, keep: Sequence[str]) -> None:
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     model = onnx.load(str(plain))
     del model.graph.value_info[:]  # they include shapes of weights that the quantizer transposes
     quantize_dynamic(
         model,
-        str(written),
+        str(target),
         op_types_to_quantize=list(dialect.operators),
         per_channel=dialect.per_channel,
         reduce_range=dialect.seven_bits,
@@ -314,13 +314,13 @@ def _fp8_scales(graph: Any, ranges: Ranges) -> dict[str, list[dict[str, Any]]]:
 
 def quantized_share(path: Path, inputs: tuple[TensorSpec, ...]) -> float | None:
     """Return the share of multiply-adds with two quantized factors; ``None`` if they cannot be counted."""
-    loaded = infer_shapes(path, inputs)
-    shares = product_shares(loaded)
-    if not any(node.op_type in (*PRODUCTS, *QUANTIZED_OPERATORS) for node in loaded.graph.node):
+    model = infer_shapes(path, inputs)
+    shares = product_shares(model)
+    if not any(node.op_type in (*PRODUCTS, *QUANTIZED_OPERATORS) for node in model.graph.node):
         return 0.0
     if not shares:
         return None
-    producers = {name: node for node in loaded.graph.node for name in node.output}
+    producers = {name: node for node in model.graph.node for name in node.output}
 
     def is_quantized(name: str) -> bool:
         node = producers.get(name)
@@ -329,7 +329,7 @@ def quantized_share(path: Path, inputs: tuple[TensorSpec, ...]) -> float | None:
         return node is not None and node.op_type == "DequantizeLinear"
 
     share = 0.0
-    for node in loaded.graph.node:
+    for node in model.graph.node:
         factors = [node.input[index] for index in PRODUCTS.get(node.op_type, ())]
         if node.op_type in QUANTIZED_OPERATORS or all(map(is_quantized, factors)):
             share += shares.get(node.output[0], 0.0)
@@ -464,7 +464,7 @@ def recorded_file(preparation: Preparation, suffix: str) -> Path | None:
     return next((folder / QUANTIZED_FOLDER).glob(f"*{suffix}"), None) if folder else None
 
 
-def keep_with_record(preparation: Preparation, path: Path) -> Path:
+def keep_in_record(preparation: Preparation, path: Path) -> Path:
     """Link a cached quantized file and those of its stem into the record's folder, and return ``path``."""
     if preparation.already_built:
         return path

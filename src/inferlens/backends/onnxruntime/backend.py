@@ -12,14 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta, Struct
 
-from inferlens.backends.availability import (
-    check_cuda_options,
-    cuda_absence,
-    cuda_precisions,
-    import_library,
-    is_installed,
-    torch_versions,
-)
+from inferlens.backends.availability import check_cuda_options, import_library, is_installed, torch_gpu
 from inferlens.backends.base import (
     Absence,
     Backend,
@@ -35,21 +28,8 @@ from inferlens.backends.base import (
     Support,
     Tf32,
 )
-from inferlens.backends.onnx.graph import (
-    check_precision,
-    copy_onnx,
-    kept_nodes,
-    onnx_file,
-    onnx_formats,
-    onnx_versions,
-)
-from inferlens.backends.onnx.quantize import (
-    cpu_dialect,
-    keep_with_record,
-    needs_quantizing,
-    quantized_onnx,
-    recorded_file,
-)
+from inferlens.backends.onnx.graph import check_precision, copy_onnx, kept_nodes, onnx_file, onnx_formats, onnx_versions
+from inferlens.backends.onnx.quantize import cpu_dialect, keep_in_record, needs_quantizing, quantize_onnx, recorded_file
 from inferlens.backends.onnxruntime.runner import (
     PROVIDER_OPTIONS,
     PROVIDERS,
@@ -70,10 +50,13 @@ from inferlens.spec.hints import Hint
 
 ort: Any = LateModule("onnxruntime")
 
-NO_BF16 = "ONNX Runtime has hardly any bf16 operators for the CPU, not even a convolution"
-NO_FP8 = "ONNX Runtime has no products in fp8 for the CPU"
 NO_GPU_QUANTIZING = "ONNX Runtime is not given quantized graphs for a GPU here; tensorrt is"
-GPU_QUANTIZED = ("cuda/int8", "cuda/fp8")
+LIMITS = {
+    "cpu/bf16": "ONNX Runtime has hardly any bf16 operators for the CPU, not even a convolution",
+    "cpu/fp8": "ONNX Runtime has no products in fp8 for the CPU",
+    "cuda/int8": NO_GPU_QUANTIZING,
+    "cuda/fp8": NO_GPU_QUANTIZING,
+}
 
 
 class OnnxRuntimeOptions(Struct, frozen=True, forbid_unknown_fields=True):
@@ -149,28 +132,24 @@ class OnnxRuntime(Backend, Saver, Quantizer, Deployer):
         ort, missing = import_library("onnxruntime", "ONNX Runtime", "onnx")
         if missing:
             return Capabilities(formats=formats, absent=(missing,))
-        torch, no_torch = import_library("torch", "PyTorch", "torch")  # for tensors and events on a GPU
-        no_gpu = no_torch or cuda_absence(torch)
-        gpu_precisions, limits = ((), {}) if no_gpu else cuda_precisions(torch)
+        gpu = torch_gpu()  # PyTorch has the tensors and events on a GPU
         supports, absent = [], []
         for variant in self.variants:
             device = PROVIDERS[variant].device
-            if lack := (no_gpu if device == "cuda" else None) or provider_absence(ort, variant):
+            if lack := (gpu.absence if device == "cuda" else None) or provider_absence(ort, variant):
                 absent.append(Absence(variant, lack.reason, lack.hint, device))
             elif device == "cuda":
-                supports.append(Support(variant, device, (*gpu_precisions, *QUANTIZED)))
+                supports.append(Support(variant, device, (*gpu.precisions, *QUANTIZED)))
             else:
-                precisions, data = ("fp32", "fp16", *QUANTIZED), {"quantize": "dynamic"}
-                supports.append(Support(variant, device, precisions, (), ("int8",), ("fp32",), data))
-        limits |= {"cpu/bf16": NO_BF16, "cpu/fp8": NO_FP8} | dict.fromkeys(GPU_QUANTIZED, NO_GPU_QUANTIZING)
-        versions = {"onnxruntime": str(ort.__version__)} | onnx_versions() | (torch_versions(torch) if torch else {})
+                precisions = ("fp32", "fp16", *QUANTIZED)
+                supports.append(Support(variant, device, precisions, (), ("int8",), ("fp32",), {"quantize": "dynamic"}))
         return Capabilities(
             formats=formats,
             supports=tuple(supports),
             absent=tuple(absent),
-            limits=limits,
+            limits=gpu.limits | LIMITS,
             dynamic_shapes=True,
-            libraries=versions,
+            libraries={"onnxruntime": str(ort.__version__)} | onnx_versions() | gpu.versions,
         )
 
     def prepare(self, model: Model, case: Case, preparation: Preparation) -> Runner:
@@ -183,10 +162,10 @@ class OnnxRuntime(Backend, Saver, Quantizer, Deployer):
 
     def save(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
         """Write the ONNX graph; weights that do not fit into one file go into a second one."""
-        written = _graph_file(model, case, preparation, self.parse_options(case))
-        if written == model.path:
+        graph_file = _graph_file(model, case, preparation, self.parse_options(case))
+        if graph_file == model.path:
             raise Unsupported(f"'{model.name}' is an ONNX file already.", expected="a model in PyTorch")
-        copy_onnx(written, path)
+        copy_onnx(graph_file, path)
 
     def write_quantized(self, model: Model, case: Case, preparation: Preparation, path: Path) -> Path:
         plain = onnx_file(model, case, preparation, "fp32")
@@ -257,8 +236,8 @@ def _graph_file(model: Model, case: Case, preparation: Preparation, options: Onn
     if needs_quantizing(model, case):
         path = onnx_file(model, case, preparation, "fp32")
         dialect = cpu_dialect(dynamic=options.quantize == "dynamic")
-        quantized_path = quantized_onnx(path, model, case, preparation, dialect, options.ranges, kept_nodes(path, case))
-        return keep_with_record(preparation, quantized_path)
+        quantized_path = quantize_onnx(path, model, case, preparation, dialect, options.ranges, kept_nodes(path, case))
+        return keep_in_record(preparation, quantized_path)
     runs_as_it_is = model.format == "onnx" and not PROVIDERS[case.variant].lowers
     if runs_as_it_is and model.path is not None and is_installed("onnx"):
         check_precision(model.path, case.precision)

@@ -21,6 +21,7 @@ output, such as a part of a decomposed operator, has the origin of its readers.
 from __future__ import annotations
 
 import re
+from bisect import bisect
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
@@ -30,8 +31,10 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from inferlens.backends.onnx.graph import OnnxNode, OnnxNodes, module_paths, operator_kinds, read_nodes
-from inferlens.backends.profiling.runs import LayerTimes, time_runs
+from inferlens.backends.base import GpuLaunch, KernelOrigin
+from inferlens.backends.onnx.graph import OnnxNode, OnnxNodes, module_paths, read_nodes
+from inferlens.backends.profiling.kernels import MatchedKernels
+from inferlens.backends.profiling.runs import LayerTimes, TracedRun, time_runs
 from inferlens.errors import Unsupported
 from inferlens.record.profile import Layer, Layers, Tensor
 from inferlens.trace.kernels import first_precision
@@ -39,8 +42,6 @@ from inferlens.trace.kernels import first_precision
 CLOCK = "ONNX Runtime's profiler, in whole microseconds"
 EVENT_SUFFIX = "_kernel_time"
 INSERTED = "by ONNX Runtime, to change type, device, shape or memory order"
-PARALLEL_NOTE = "execution_mode=parallel: layers run side by side, and their times overlap."
-UNNAMED_NOTE = "unknown for {} layers: ONNX Runtime split operators and gave the parts new names."
 TYPES = {"float": "float32", "double": "float64"}
 OPTIMISED = "optimised.onnx"
 CONVERSIONS = ("ReorderInput", "ReorderOutput", "Cast", "Transpose", "MemcpyToHost", "MemcpyFromHost")
@@ -95,8 +96,12 @@ def enable_profile(settings: Any, folder: Path) -> None:
     settings.add_session_config_entry("session.optimized_model_external_initializers_min_size_in_bytes", "1024")
 
 
+def read_profile(path: Path) -> list[ProfileEvent]:
+    return msgspec.json.decode(path.read_bytes(), type=list[ProfileEvent])
+
+
 def profile_nodes(
-    runner: Any, loaded: Any, folder: Path, path: Path, feed: Any, runs: int, *, parallel: bool
+    runner: Any, session: Any, folder: Path, path: Path, feed: Any, runs: int, *, parallel: bool
 ) -> Layers:
     """Time the nodes of a session in ``runs`` calls of ``runner.infer(feed)``, and end its profile.
 
@@ -104,21 +109,52 @@ def profile_nodes(
     Unsupported if the profile lacks runs: it ends after a million events.
     """
     timed_runs = time_runs(runner, feed, runs)
-    profile = Path(loaded.end_profiling())
-    events = msgspec.json.decode(profile.read_bytes(), type=list[ProfileEvent])
+    profile = Path(session.end_profiling())
+    events = read_profile(profile)
     profile.unlink()
     graph = read_nodes(path)
     fusion = Fusion(graph, read_nodes(folder / OPTIMISED))
     nodes = times_by_node(last_runs(events, runs))
     layers = tuple(replace(node_layer(event, fusion), **times.timing(runs)) for event, times in nodes)
-    absent = unknown_modules(layers, graph) | ({"sum": PARALLEL_NOTE} if parallel else {})
+    absent = unknown_modules(layers, graph)
+    if parallel:
+        absent["sum"] = "execution_mode=parallel: layers run side by side, and their times overlap."
     return timed_runs.layers(layers, clock=CLOCK, absent=absent)
+
+
+def match_kernels(
+    run: TracedRun, events: list[ProfileEvent], began: int, graph: OnnxNodes, optimised: OnnxNodes
+) -> MatchedKernels:
+    """Return the launches of a traced run with the nodes that they came from.
+
+    Args:
+        events: the events of a profile of the same run, which began at ``began`` nanoseconds since 1970.
+        graph: the graph in the model's file; ``optimised`` is the graph that ran.
+    """
+    ((_, nodes),) = last_runs(events, 1)
+    fusion = Fusion(graph, optimised)
+    begins = [began + 1000 * node.ts - run.begin for node in nodes]
+    if begins[0] < 0 or begins[-1] > run.whole * 1e9:
+        why = "unknown: the clocks of ONNX Runtime's profile and of torch.profiler's trace differ."
+        return MatchedKernels([], {"modules": why})
+    kernels: list[tuple[GpuLaunch, KernelOrigin]] = []
+    layers: dict[str, Layer] = {}
+    for event in run.events:
+        index = bisect(begins, event.launch_time) - 1
+        if index >= 0:
+            layer = node_layer(nodes[index], fusion)
+            kernels.append((event.gpu_launch, KernelOrigin(layer.name, layer.modules)))
+            layers.setdefault(layer.name, layer)
+    return MatchedKernels(kernels, unknown_modules(layers.values(), graph), tuple(layers.values()))
 
 
 def unknown_modules(layers: Iterable[Layer], graph: OnnxNodes) -> dict[str, str]:
     """Return how many layers have no modules, and why, or nothing if all have."""
+    if graph.absent:
+        return {"modules": graph.absent}
     count = sum(not layer.modules and "inserted" not in layer.details for layer in layers)
-    return {"modules": graph.absent or UNNAMED_NOTE.format(count)} if graph.absent or count else {}
+    why = f"unknown for {count} layers: ONNX Runtime split operators and gave the parts new names."
+    return {"modules": why} if count else {}
 
 
 def last_runs(events: list[ProfileEvent], runs: int) -> list[tuple[int, list[ProfileEvent]]]:
@@ -173,6 +209,7 @@ def node_layer(event: ProfileEvent, fusion: Fusion) -> Layer:
     node = fusion.node(name, arguments.op_name)
     inputs = node_tensors(arguments.input_type_shape, node.inputs if node else (), fusion.written_tensors)
     outputs = node_tensors(arguments.output_type_shape, node.outputs if node else ())
+    operators = tuple(node.kind for node in computing or sources)
     modules = module_paths(sources)
     if inserted == INSERTED_BY_QUANTIZING and not modules:
         modules = fusion.adjacent_modules(name)
@@ -180,7 +217,7 @@ def node_layer(event: ProfileEvent, fusion: Fusion) -> Layer:
         name=name,
         kind=arguments.op_name,
         modules=modules,
-        operators=operator_kinds(computing or sources) or (() if inserted else (arguments.op_name,)),
+        operators=operators or (() if inserted else (arguments.op_name,)),
         inputs=inputs,
         outputs=outputs,
         precision=precision_of(arguments, (*inputs, *outputs)),

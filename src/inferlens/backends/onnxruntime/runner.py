@@ -1,7 +1,7 @@
 """Providers of ONNX Runtime, and runners of an ONNX file on the CPU and on an NVIDIA GPU.
 
-ONNX Runtime lists a provider as available without loading its library; if that fails, it logs a line and runs on the
-CPU. So the library is loaded here first, and the loader's words are the reason.
+ONNX Runtime lists a provider as available without loading its library. If loading fails, it logs a line and runs on the
+CPU. Therefore the library is loaded here first, and the loader's message is the reason of the absence.
 """
 
 from __future__ import annotations
@@ -11,51 +11,28 @@ import ctypes
 import importlib
 import io
 import tempfile
-from bisect import bisect
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-import msgspec
 import numpy as np
 
 from inferlens.backends.availability import unsupported_on_error, warn_ignored_options
-from inferlens.backends.base import (
-    Absence,
-    GpuLaunch,
-    Inputs,
-    KernelOrigin,
-    KernelSources,
-    KernelTracer,
-    LayerProfiler,
-    Outputs,
-    Preparation,
-    Runner,
-    arrays_in_order,
-)
+from inferlens.backends.base import Absence, Inputs, LayerProfiler, Outputs, Preparation, Runner, arrays_in_order
 from inferlens.backends.clocks import Clock, CudaClock
-from inferlens.backends.onnx.graph import OnnxNodes, check_shapes, output_array, read_nodes
-from inferlens.backends.onnxruntime.profile import (
-    OPTIMISED,
-    Fusion,
-    ProfileEvent,
-    enable_profile,
-    last_runs,
-    node_layer,
-    profile_nodes,
-    unknown_modules,
-)
-from inferlens.backends.profiling.kernels import MatchedKernels, layers_of_kernels, sources_by_match, trace_kernels
-from inferlens.backends.profiling.runs import TracedRun, check_level, trace_single_run
+from inferlens.backends.onnx.graph import check_shapes, output_array, read_nodes
+from inferlens.backends.onnxruntime.profile import OPTIMISED, enable_profile, match_kernels, profile_nodes, read_profile
+from inferlens.backends.profiling.kernels import MatchedKernels, MatchingTracer
+from inferlens.backends.profiling.runs import check_level, trace_single_run
 from inferlens.backends.pytorch.runner import host_array, work_stream
 from inferlens.errors import LateModule, Unsupported
 from inferlens.models.inputs import make_inputs, on_host, single_or_list
 from inferlens.models.model import Array, Model
-from inferlens.record.profile import Layer, Layers
+from inferlens.record.profile import Layers
 from inferlens.spec.case import Case
 
 ort: Any = LateModule("onnxruntime")
@@ -64,7 +41,7 @@ torch: Any = LateModule("torch")
 
 @dataclass(frozen=True)
 class Provider:
-    """An execution provider; with ``lowers`` it takes an fp32 graph and lowers the precision itself."""
+    """An execution provider. If it ``lowers``, it takes an fp32 graph and lowers the precision itself."""
 
     name: str
     device: str
@@ -202,7 +179,7 @@ class OnnxRunner(Runner):
     preparation: Preparation
     options: Any
     _session: Any = field(default=None, init=False)
-    _profile_folder: tempfile.TemporaryDirectory[str] | None = field(default=None, init=False)  # the profile's folder
+    _profile_folder: tempfile.TemporaryDirectory[str] | None = field(default=None, init=False)
 
     def give(self, outputs: list[Any]) -> Any:
         return single_or_list(outputs)
@@ -218,16 +195,16 @@ class OnnxRunner(Runner):
         self.preparation.cache.mkdir(parents=True, exist_ok=True)
         providers = provider_list(self.provider, self.case, self.options, stream, self.preparation.cache)
         with unsupported_on_error(f"{self.case.backend_label} cannot load the graph"):
-            # Without fallback, so that a provider that fails raises instead of running on the CPU.
+            # Without fallback, a provider that fails raises and the CPU does not run in its place.
             options = self._session_options()
-            loaded = ort.InferenceSession(str(self.path), options, providers=providers, enable_fallback=0)
-        if self.provider.name not in loaded.get_providers():
+            session = ort.InferenceSession(str(self.path), options, providers=providers, enable_fallback=0)
+        if self.provider.name not in session.get_providers():
             reason = load_error(ort, self.provider) or f"the {self.provider.name} was not created"
-            raise Unsupported(f"ONNX Runtime fell back to {', '.join(loaded.get_providers())}: {reason}")
+            raise Unsupported(f"ONNX Runtime fell back to {', '.join(session.get_providers())}: {reason}")
         if self.model.format == "onnx":
-            check_shapes(((node.name, node.shape) for node in loaded.get_inputs()), self.model.inputs)
-        self._report_nodes(loaded)
-        return loaded
+            check_shapes(((node.name, node.shape) for node in session.get_inputs()), self.model.inputs)
+        self._report_nodes(session)
+        return session
 
     def arrays(self, inputs: Inputs) -> dict[str, Array]:
         """Return the graph's inputs by name, in the graph's types.
@@ -258,22 +235,23 @@ class OnnxRunner(Runner):
             enable_profile(settings, Path(self._profile_folder.name))
         return settings
 
-    def _report_nodes(self, loaded: Any) -> None:
+    def _report_nodes(self, session: Any) -> None:
         """Record how many nodes each provider got before fusion, and warn of nodes on the CPU."""
-        if not hasattr(loaded, "get_provider_graph_assignment_info"):
+        if not hasattr(session, "get_provider_graph_assignment_info"):
             return
-        parts = loaded.get_provider_graph_assignment_info()
-        nodes = [(part.ep_name, node.op_type) for part in parts for node in part.get_nodes()]
+        subgraphs = session.get_provider_graph_assignment_info()
+        nodes = [(subgraph.ep_name, node.op_type) for subgraph in subgraphs for node in subgraph.get_nodes()]
         counts = self.preparation.facts["nodes_by_provider"] = dict(Counter(provider for provider, _ in nodes))
         if self.provider.device == "cpu":
             return
-        for name in (name for name in PROVIDER_OPTIONS if name not in counts):
-            warn_ignored_options(self.options, PROVIDER_OPTIONS[name], f"no node runs on the {name}.", self.preparation)
-        strays = Counter(kind for provider, kind in nodes if provider == "CPUExecutionProvider")
-        if strays:
+        for name, options in PROVIDER_OPTIONS.items():
+            if name not in counts:
+                warn_ignored_options(self.options, options, f"no node runs on the {name}.", self.preparation)
+        kinds = [kind for provider, kind in nodes if provider == "CPUExecutionProvider"]
+        if kinds:
             self.preparation.warn(
                 "provider-fallback",
-                f"{strays.total()} of {len(nodes)} nodes run on the CPU: {', '.join(sorted(strays))}.",
+                f"{len(kinds)} of {len(nodes)} nodes run on the CPU: {', '.join(sorted(set(kinds)))}.",
                 "Replace these operators in the model: the GPU waits while data crosses to the CPU and back.",
             )
 
@@ -301,9 +279,9 @@ class CpuRunner(OnnxRunner, LayerProfiler):
         check_level(self.preparation)
         if self._profile_folder is None:
             raise Unsupported("ONNX Runtime profiles a session once.", hint="enter the runner again")
-        written, self._profile_folder = self._profile_folder, None
+        profile_folder, self._profile_folder = self._profile_folder, None
         parallel = self.options.execution_mode == "parallel"
-        with written as folder:
+        with profile_folder as folder:
             return profile_nodes(self, self._session, Path(folder), self.path, feed, runs, parallel=parallel)
 
     def place(self, inputs: Inputs) -> BoundInputs | dict[str, Array]:
@@ -312,10 +290,10 @@ class CpuRunner(OnnxRunner, LayerProfiler):
         A graph that outputs a sequence or a map gets plain arrays: a second run would append to a bound output.
         """
         arrays_in_order(inputs, self.model.inputs)  # raises for other names
-        if odd := [node.name for node in self._session.get_outputs() if not node.type.startswith("tensor(")]:
+        if names := [node.name for node in self._session.get_outputs() if not node.type.startswith("tensor(")]:
             self.preparation.warn(
                 "python-outputs",
-                f"The output '{odd[0]}' is not a tensor: every call makes Python objects of it, which is timed.",
+                f"The output '{names[0]}' is not a tensor: every call makes Python objects of it, which is timed.",
                 "An export without it, such as options={'zipmap': False}.",
             )
             return self.arrays(inputs)
@@ -350,8 +328,8 @@ class CpuRunner(OnnxRunner, LayerProfiler):
 class CudaRunner(OnnxRunner):
     """ONNX Runtime with its CUDA or TensorRT provider, on a stream and memory of PyTorch.
 
-    The runner's stream is PyTorch's current one while it is entered, so the clock's events are recorded where ONNX
-    Runtime enqueues. ONNX Runtime does not wait for the GPU at the end of a run, so ``infer`` only enqueues.
+    While it is entered, the runner's stream is PyTorch's current one, so the clock records its events on the stream on
+    which ONNX Runtime enqueues. ONNX Runtime does not wait for the GPU at the end of a run: ``infer`` only enqueues.
     """
 
     clock: Clock = CudaClock()
@@ -415,8 +393,8 @@ class CudaRunner(OnnxRunner):
         return options
 
     def bind(self, feed: DeviceFeed) -> None:
-        for name, own in self._inputs.items():
-            own.copy_(feed[name])
+        for name, tensor in self._inputs.items():
+            tensor.copy_(feed[name])
         self._bound_feed = feed
 
     def tensors_read(self, feed: DeviceFeed) -> list[Any]:  # noqa: ARG002 - every feed is copied into the bound tensors
@@ -429,10 +407,10 @@ class CudaRunner(OnnxRunner):
         return [host_array(tensor) for tensor in outputs]
 
     def _bind_outputs(self) -> None:
-        """Bind PyTorch tensors as outputs, so that every run writes to the same place.
+        """Bind PyTorch tensors as outputs, so that every run writes to the same memory.
 
-        Shapes that the graph does not declare are learned in one run, in which a provider may still refuse an operator.
-        It runs outside of a CUDA graph, which would hold on to outputs that ONNX Runtime allocated.
+        One run shows the shapes that the graph does not declare; in this run a provider may still refuse an operator.
+        The run uses no CUDA graph, which would keep the outputs that ONNX Runtime allocated.
         """
         nodes = self._session.get_outputs()
         for node in nodes:
@@ -466,66 +444,29 @@ class CudaRunner(OnnxRunner):
         return binding
 
 
-DIFFERENT_CLOCKS = "unknown: the clocks of ONNX Runtime's profile and of torch.profiler's trace differ."
-
-
-class CudaNodeRunner(CudaRunner, LayerProfiler, KernelTracer):
+class CudaNodeRunner(CudaRunner, MatchingTracer):
     """The CUDA provider, whose layers are the nodes of the optimised graph, timed by their kernels.
 
     ONNX Runtime's profile shows when the host was in each node, and torch.profiler shows when each kernel was launched.
-    Both read the system's clock, so in a call that both trace a kernel belongs to the last node that began before its
-    launch. A CUDA graph calls no nodes, so that call runs without it.
+    Both read the system's clock. In a call that both trace, a kernel belongs to the last node that began before the
+    kernel's launch. This call runs without a CUDA graph, which calls no nodes.
     """
 
     profiled_levels = ("layer", "kernel")
-    _matched: MatchedKernels | None = None
 
     def profile_layers(self, feed: DeviceFeed, runs: int) -> Layers:
         check_level(self.preparation)
-        kernels = trace_kernels(self, feed, runs, self.case.backend_label)
-        return layers_of_kernels(kernels, self._matched.layers if self._matched else ())
+        return self.matched_layers(feed, runs, self.case.backend_label)
 
-    def kernel_sources(self, launched: Sequence[GpuLaunch]) -> KernelSources:
-        """Return the origins of the same kernels in one call that both profilers trace."""
-        if self._matched is None:
-            assert self._profile_folder
-            replaying, self._run_options = self._run_options, self.run_options(captured=False)
-            run = trace_single_run(self, self._bound_feed, on_gpu=True)
-            self._run_options = replaying
-            text = Path(self._session.end_profiling()).read_bytes()
-            self._matched = match_kernels(
-                run,
-                msgspec.json.decode(text, type=list[ProfileEvent]),
-                self._session.get_profiling_start_time_ns(),
-                read_nodes(self.path),
-                read_nodes(Path(self._profile_folder.name) / OPTIMISED),
-            )
-        return sources_by_match(launched, self._matched)
-
-
-def match_kernels(
-    run: TracedRun, events: list[ProfileEvent], began: int, graph: OnnxNodes, optimised: OnnxNodes
-) -> MatchedKernels:
-    """Return what a traced run launched with its nodes; ``events`` are of a profile of the same run.
-
-    Args:
-        events: Events of a profile, which began at ``began`` nanoseconds since 1970.
-        graph: The graph as given; ``optimised`` is the graph that ran.
-    """
-    ((_, nodes),) = last_runs(events, 1)
-    fusion = Fusion(graph, optimised)
-    begins = [began + 1000 * node.ts - run.begin for node in nodes]
-    if begins[0] < 0 or begins[-1] > run.whole * 1e9:
-        return MatchedKernels([], {"modules": DIFFERENT_CLOCKS})
-    kernels: list[tuple[GpuLaunch, KernelOrigin]] = []
-    layers: dict[str, Layer] = {}
-    for event in run.events:
-        place = bisect(begins, event.launch_time) - 1
-        if place >= 0:
-            own = node_layer(nodes[place], fusion)
-            kernels.append((event.gpu_launch, KernelOrigin(own.name, own.modules)))
-            layers.setdefault(own.name, own)
-    return MatchedKernels(kernels, unknown_modules(layers.values(), graph), tuple(layers.values()))
+    def matched_kernels(self) -> MatchedKernels:
+        assert self._profile_folder
+        replaying, self._run_options = self._run_options, self.run_options(captured=False)
+        run = trace_single_run(self, self._bound_feed, on_gpu=True)
+        self._run_options = replaying
+        events = read_profile(Path(self._session.end_profiling()))
+        began = self._session.get_profiling_start_time_ns()
+        optimised = read_nodes(Path(self._profile_folder.name) / OPTIMISED)
+        return match_kernels(run, events, began, read_nodes(self.path), optimised)
 
 
 def unpack(value: Any) -> list[Array]:

@@ -1,9 +1,8 @@
 """Kernels and layers of traced runs, and the origins of kernels in a CUDA graph.
 
 A replay calls no operators and no modules, but runs the kernels of its capture in their order. A run without the graph
-launches the same kernels, each from an operator or a module. Both sequences are aligned by name, so that each
-kernel of the replay gets the origin of its counterpart. Where the sequences differ by more than a few kernels, none
-gets an origin.
+launches the same kernels, each from an operator or a module. Both sequences are aligned by name, and each kernel of the
+replay gets the origin of its counterpart. If the sequences differ by more than a few kernels, none gets an origin.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from inferlens.analysis.profile_table import kernel_family
-from inferlens.backends.base import GpuLaunch, KernelOrigin, KernelSources, KernelTracer, Runner
+from inferlens.backends.base import GpuLaunch, KernelOrigin, KernelSources, KernelTracer, LayerProfiler, Runner
 from inferlens.backends.profiling.runs import (
     GPU_CLOCK,
     HOST_CLOCK,
@@ -45,8 +44,6 @@ from inferlens.trace import kernels
 torch: Any = LateModule("torch")
 
 MIN_ALIGNED = 0.9  # share of either sequence; below it, pairs may belong to different layers
-DIFFERENT_LAUNCHES = "unknown: the call without a CUDA graph launched {}, a run {}, not the same in the same order."
-UNMATCHED = "unknown for {} of {} kernels, which the call without a CUDA graph did not launch."
 
 
 class MatchedKernels(Struct, frozen=True):
@@ -60,58 +57,56 @@ class MatchedKernels(Struct, frozen=True):
 def sources_by_match(launched: Sequence[GpuLaunch], matched: MatchedKernels) -> KernelSources:
     """Return for each kernel of a replay the origin of its counterpart.
 
-    A kernel whose name the other run lacks belongs to the replay alone, such as a copy of an input, and has no origin.
+    A kernel whose name the other run lacks, such as a copy of an input, only belongs to the replay and has no origin.
     """
-    there = [kernel.name for kernel, _ in matched.kernels]
-    places = [place for place, item in enumerate(launched) if item.name in there]
-    pairs = longest_common_pairs([launched[place].name for place in places], there)
+    names = [kernel.name for kernel, _ in matched.kernels]
+    common = [index for index, launch in enumerate(launched) if launch.name in names]
+    pairs = longest_common_pairs([launched[index].name for index in common], names)
     origins = [KernelOrigin()] * len(launched)
-    if len(pairs) < MIN_ALIGNED * max(len(places), len(there)) or not (there or matched.absent):
-        return KernelSources(tuple(origins), {"modules": DIFFERENT_LAUNCHES.format(len(there), len(launched))})
-    for place, index in pairs:
-        origins[places[place]] = matched.kernels[index][1]
-    lost = len(places) - len(pairs)
-    absent = {"modules": UNMATCHED.format(lost, len(places))} if lost else {}
-    return KernelSources(tuple(origins), absent | matched.absent)
+    if len(pairs) < MIN_ALIGNED * max(len(common), len(names)) or not (names or matched.absent):
+        counts = f"the call without a CUDA graph launched {len(names)}, a run {len(launched)}"
+        return KernelSources(tuple(origins), {"modules": f"unknown: {counts}, not the same in the same order."})
+    for position, counterpart in pairs:
+        origins[common[position]] = matched.kernels[counterpart][1]
+    unmatched = len(common) - len(pairs)
+    why = f"unknown for {unmatched} of {len(common)} kernels, which the call without a CUDA graph did not launch."
+    return KernelSources(tuple(origins), ({"modules": why} if unmatched else {}) | matched.absent)
 
 
-def longest_common_pairs(here: Sequence[str], there: Sequence[str]) -> list[tuple[int, int]]:
+def longest_common_pairs(first: Sequence[str], second: Sequence[str]) -> list[tuple[int, int]]:
     """Return pairs of positions at which two sequences are equal, as many as their order allows.
 
-    This is the longest common subsequence by Hunt and Szymanski (1977): of all pairs that fit, the longest chain in
-    which both positions rise. Of several it is the one with the earliest positions in ``there``.
+    This is the longest common subsequence by Hunt and Szymanski (1977): of all pairs of equal names, the longest chain
+    in which both positions rise. Of several chains it is the one with the earliest positions in ``second``.
     """
-    places: dict[str, list[int]] = {}
-    for index, name in enumerate(there):
-        places.setdefault(name, []).append(index)
-    ends: list[int] = []  # last position in ``there`` of the best chain of each length
-    best: list[tuple[int, int, int]] = []  # both positions and the previous pair, for every pair that was ever best
-    at: list[int] = []  # index in ``best`` of the last pair, for each length
-    for place, name in enumerate(here):
-        for index in reversed(places.get(name, ())):
-            length = bisect_left(ends, index)
-            if length < len(ends) and ends[length] == index:
-                continue
-            best.append((place, index, at[length - 1] if length else -1))
-            ends[length : length + 1], at[length : length + 1] = [index], [len(best) - 1]
+    positions: dict[str, list[int]] = {}
+    for position, name in enumerate(second):
+        positions.setdefault(name, []).append(position)
+    ends: list[int] = []  # last position in ``second`` of the best chain of each length
+    pairs: list[tuple[int, int, int]] = []  # both positions and the previous pair, for every pair that was ever best
+    last_pairs: list[int] = []  # index in ``pairs`` of the last pair of the best chain of each length
+    for position, name in enumerate(first):
+        for end in reversed(positions.get(name, ())):
+            length = bisect_left(ends, end)
+            if length == len(ends) or ends[length] != end:
+                pairs.append((position, end, last_pairs[length - 1] if length else -1))
+                ends[length : length + 1] = [end]
+                last_pairs[length : length + 1] = [len(pairs) - 1]
     chain = []
-    last = at[-1] if at else -1
-    while last >= 0:
-        place, index, last = best[last]
-        chain.append((place, index))
+    pair = last_pairs[-1] if last_pairs else -1
+    while pair >= 0:
+        position, end, pair = pairs[pair]
+        chain.append((position, end))
     return chain[::-1]
 
 
 # Kernels, copies and fills of traced runs, with their times and origins.
 #
 # In eager PyTorch every call of a module is a scope of the trace, and the innermost module around a kernel's launch is
-# its origin. A replayed CUDA graph and compiled code call no modules: see ``sources_by_match``. Tracing does not slow
-# kernels down, so the layers of a GPU are timed by their kernels.
+# its origin. A replayed CUDA graph and compiled code call no modules; a ``MatchingTracer`` finds their origins. Tracing
+# does not slow kernels down, so the layers of a GPU are timed by their kernels.
 
 SCOPE = f"{SPAN_PREFIX}module "
-NO_ORIGINS = "unknown: {} does not report the layers and modules of kernels."
-NO_MODULE = "unknown for {} of {} kernels, copies and fills, which no module launched."
-DIFFERENT_RUNS = "not all runs launched the same: a kernel that a run did not launch takes no time there."
 
 
 def trace_kernels(runner: Runner, feed: Any, runs: int, label: str = "the backend") -> Kernels:
@@ -125,27 +120,27 @@ def trace_kernels(runner: Runner, feed: Any, runs: int, label: str = "the backen
     with profiler(on_gpu=True):  # starting CUPTI takes long
         runner.infer(feed)
         runner.synchronize()
-    clocked = NO_RUNS
+    timed_runs = NO_RUNS
     traced_runs: list[TracedRun] = []
-    for batch, traced in trace_runs(runner, feed, runs, on_gpu=True, scopes=tracer.scopes() if tracer else None):
-        clocked += batch
+    for timed, traced in trace_runs(runner, feed, runs, on_gpu=True, scopes=tracer.scopes() if tracer else None):
+        timed_runs += timed
         traced_runs += traced
     if not any(run.events for run in traced_runs):
         message = f"torch.profiler saw nothing run on the GPU in {runs} runs."
         raise Unsupported(message, hint="no other profiler in this process, and a PyTorch built with CUPTI")
-    return kernels_of_runs(traced_runs, gpu_limits(), tracer, label=label, started=clocked.started)
+    return kernels_of_runs(traced_runs, gpu_limits(), tracer, label=label, started=timed_runs.started)
 
 
 def check_profiler() -> None:
     """Raise Unsupported where torch.profiler cannot see a GPU's kernels."""
-    by = "Kernels are traced by torch.profiler"
+    message = "Kernels are traced by torch.profiler, and"
     try:
         import torch
         from torch.profiler import ProfilerActivity, supported_activities
     except ImportError as error:
-        raise Unsupported(f"{by}, and PyTorch is missing.", hint="install PyTorch") from error
+        raise Unsupported(f"{message} PyTorch is missing.", hint="install PyTorch") from error
     if not torch.cuda.is_available() or ProfilerActivity.CUDA not in supported_activities():
-        raise Unsupported(f"{by}, and this PyTorch sees no GPU.", hint="a PyTorch built for CUDA")
+        raise Unsupported(f"{message} this PyTorch sees no GPU.", hint="a PyTorch built for CUDA")
 
 
 def gpu_limits() -> GpuLimits:
@@ -169,25 +164,28 @@ def kernels_of_runs(
     label: str = "the backend",
     started: str = "",
 ) -> Kernels:
-    """Return one kernel for each launch of a run; a launch is known by name, origin and its number among equal ones."""
-    absent = {} if tracer else {"origins": NO_ORIGINS.format(label)}
+    """Return one kernel for each launch of a run. Equal launches of a run are told apart by their number.
+
+    Launches are equal if they have the same name and origin.
+    """
+    absent = {} if tracer else {"origins": f"unknown: {label} does not report the layers and modules of kernels."}
     if len({tuple(event.gpu_launch.name for event in run.events) for run in runs}) > 1:
-        absent["order"] = DIFFERENT_RUNS
+        absent["order"] = "not all runs launched the same: a kernel that a run did not launch takes no time there."
     sources: dict[tuple[GpuLaunch, ...], KernelSources] = {}  # by launches, once for equal runs
-    by_key: dict[Any, tuple[KernelOrigin, list[TracedEvent | None]]] = {}
-    for number, run in enumerate(runs):
+    events_by_key: dict[tuple[str, KernelOrigin, int], list[TracedEvent | None]] = {}
+    for run_number, run in enumerate(runs):
         launched = tuple(event.gpu_launch for event in run.events)
         if tracer and launched not in sources:
             sources[launched] = tracer.kernel_sources(launched)
             absent |= sources[launched].absent
         origins = sources[launched].origins if tracer else (KernelOrigin(),) * len(launched)
-        count: Counter[Any] = Counter()
-        for event, item, origin in zip(run.events, launched, origins, strict=True):
-            alike = item.name, origin
-            by_key.setdefault((alike, count[alike]), (origin, [None] * len(runs)))[1][number] = event
-            count[alike] += 1
+        count: Counter[tuple[str, KernelOrigin]] = Counter()
+        for event, origin in zip(run.events, origins, strict=True):
+            name = event.gpu_launch.name
+            events_by_key.setdefault((name, origin, count[name, origin]), [None] * len(runs))[run_number] = event
+            count[name, origin] += 1
     return Kernels(
-        kernels=tuple(_kernel(events, origin, gpu) for origin, events in by_key.values()),
+        kernels=tuple(_kernel(events, origin, gpu) for (_, origin, _), events in events_by_key.items()),
         whole=tuple(run.whole for run in runs),
         busy=tuple(run.busy for run in runs),
         launches=median_high([run.launches for run in runs]),
@@ -206,7 +204,7 @@ def _kernel(events: Sequence[TracedEvent | None], origin: KernelOrigin, gpu: Gpu
     launched = event.gpu_launch
     is_kernel = launched.kind == KERNEL
     shape = (launched.block, event.registers, event.shared_memory)
-    occupied = kernels.achieved(gpu, launched.grid, *shape) if is_kernel else None
+    occupancy = kernels.achieved(gpu, launched.grid, *shape) if is_kernel else None
     begins = tuple(max(event.begin, 0) / 1e9 for event in launches)
     return Kernel(
         name=launched.name,
@@ -221,14 +219,14 @@ def _kernel(events: Sequence[TracedEvent | None], origin: KernelOrigin, gpu: Gpu
         registers=event.registers,
         shared_memory=event.shared_memory,
         occupancy=kernels.theoretical(gpu, *shape) if is_kernel else None,
-        achieved=event.occupancy if occupied is None else occupied,
+        achieved=event.occupancy if occupancy is None else occupancy,
         tensor_cores=is_kernel and kernels.uses_tensor_cores(launched.name),
         stream=launched.stream,
     )
 
 
 class CallRunner:
-    """A callable as something to run."""
+    """A callable in the form of a runner."""
 
     def __init__(self, call: Callable[..., Any]) -> None:
         self._call = call
@@ -244,8 +242,8 @@ class CallRunner:
 def module_scopes(module: Any) -> Iterator[None]:
     """Make every call of ``module`` and its modules a scope of the trace, named by the module's path.
 
-    A module with several paths has its first one. Paths are quoted as in URLs: the profiler changes quotes in names,
-    and loses scopes with line breaks or letters beyond ASCII.
+    A module with several paths has the first one. Paths are quoted as in URLs, because the profiler changes quotes in
+    names and loses scopes with line breaks or letters beyond ASCII.
     """
     paths = {id(part): quote(path) for path, part in module.named_modules()}
     entered: list[tuple[int, Any]] = []
@@ -258,7 +256,7 @@ def module_scopes(module: Any) -> Iterator[None]:
             entered.append((id(part), scope))
 
     def leave(part: Any, *_: Any) -> None:
-        # Also called if the forward failed; a module that failed to enter has no scope.
+        # This is called after a failed forward too, but there is no scope if ``enter`` failed.
         if entered and entered[-1][0] == id(part):
             entered.pop()[1].__exit__(None, None, None)
 
@@ -269,11 +267,12 @@ def module_scopes(module: Any) -> Iterator[None]:
 def sources_by_scope(launched: Sequence[GpuLaunch]) -> KernelSources:
     """Return the innermost module around each launch of a run that was traced with :func:`module_scopes`."""
     origins = []
-    for item in launched:
-        paths = [unquote(name.removeprefix(SCOPE)) for name in item.scopes if name.startswith(SCOPE)]
+    for launch in launched:
+        paths = [unquote(name.removeprefix(SCOPE)) for name in launch.scopes if name.startswith(SCOPE)]
         origins.append(KernelOrigin(paths[-1], (paths[-1],)) if paths else KernelOrigin())
-    outside = sum(not origin.modules for origin in origins)
-    return KernelSources(tuple(origins), {"modules": NO_MODULE.format(outside, len(origins))} if outside else {})
+    count = sum(not origin.modules for origin in origins)
+    why = f"unknown for {count} of {len(origins)} kernels, copies and fills, which no module launched."
+    return KernelSources(tuple(origins), {"modules": why} if count else {})
 
 
 def eager_kernels(module: Any, call: Callable[..., Any], feed: Sequence[Any]) -> MatchedKernels:
@@ -287,32 +286,29 @@ def eager_kernels(module: Any, call: Callable[..., Any], feed: Sequence[Any]) ->
 def layers_of_kernels(kernels: Kernels, layers: Iterable[Layer]) -> Layers:
     """Return ``layers`` with the times of their kernels, in the order of their begins.
 
-    A kernel of no layer becomes a layer without modules. A layer without kernels takes no time, and begins with the one
-    before it.
+    Kernels without a layer become layers by the name of their operator or by their own name. A layer without kernels
+    takes no time, and begins with the layer before it.
     """
-    parts: dict[tuple[str, bool], list[Kernel]] = {}
+    by_layer: dict[tuple[str, bool], list[Kernel]] = {}
     for kernel in kernels.kernels:
-        owned = bool(kernel.layer or kernel.modules)
-        parts.setdefault((kernel.layer if owned else kernel.operator or kernel.name, owned), []).append(kernel)
-    owned_layers = [(layer, parts.pop((layer.name, True), [])) for layer in layers]
-    for (name, _), own in parts.items():
-        calls = sum(kernel.calls for kernel in own)
-        owned_layers.append((Layer(name=name, kind=own[0].kind, modules=own[0].modules, calls=calls), own))
+        has_layer = bool(kernel.layer or kernel.modules)
+        name = kernel.layer if has_layer else kernel.operator or kernel.name
+        by_layer.setdefault((name, has_layer), []).append(kernel)
+    pairs = [(layer, by_layer.pop((layer.name, True), [])) for layer in layers]
+    for (name, _), group in by_layer.items():
+        calls = sum(kernel.calls for kernel in group)
+        pairs.append((Layer(name=name, kind=group[0].kind, modules=group[0].modules, calls=calls), group))
     timed: list[tuple[float, Layer]] = []
     begin, begins = 0.0, (0.0,) * len(kernels.whole)
-    for layer, own in owned_layers:
-        if own:
-            known = all(kernel.begins for kernel in own)
-            begins = tuple(map(min, zip(*(kernel.begins for kernel in own), strict=True))) if known else ()
+    for layer, group in pairs:
+        if group:
+            has_begins = all(kernel.begins for kernel in group)
+            begins = tuple(map(min, zip(*(kernel.begins for kernel in group), strict=True))) if has_begins else ()
             begin = begins[0] if begins else begin
-        names = list(dict.fromkeys(kernel.name for kernel in own))
-        layer = replace(
-            layer,
-            times=tuple(sum((kernel.times[run] for kernel in own), 0.0) for run in range(len(kernels.whole))),
-            begins=begins,
-            details=layer.details | ({"kernels": names} if names else {}),
-        )
-        timed.append((begin, layer))
+        names = list(dict.fromkeys(kernel.name for kernel in group))
+        times = tuple(sum((kernel.times[run] for kernel in group), 0.0) for run in range(len(kernels.whole)))
+        details = layer.details | ({"kernels": names} if names else {})
+        timed.append((begin, replace(layer, times=times, begins=begins, details=details)))
     timed.sort(key=lambda pair: pair[0])
     return Layers(
         layers=tuple(layer for _, layer in timed),
@@ -332,21 +328,41 @@ def kernel_families(runner: Runner, feed: Any) -> dict[str, float]:
     for event in trace_single_run(runner, feed, on_gpu=True).events:
         family = kernel_family(event.gpu_launch.name)
         seconds[family] = seconds.get(family, 0.0) + event.time
-    whole = sum(seconds.values())
-    return {family: round(time / whole, 4) for family, time in seconds.items()} if whole else {}
+    total = sum(seconds.values())
+    return {family: round(time / total, 4) for family, time in seconds.items()} if total else {}
+
+
+class MatchingTracer(Runner, LayerProfiler, KernelTracer):
+    """A runner whose kernels have the origins of the same kernels in another call, which is traced once."""
+
+    _matched: MatchedKernels | None = None
+
+    @abstractmethod
+    def matched_kernels(self) -> MatchedKernels:
+        """Return the kernels of one untimed call without a CUDA graph, with their origins."""
+
+    def kernel_sources(self, launched: Sequence[GpuLaunch]) -> KernelSources:
+        if self._matched is None:
+            self._matched = self.matched_kernels()
+        return sources_by_match(launched, self._matched)
+
+    def matched_layers(self, feed: Any, runs: int, label: str = "the backend") -> Layers:
+        """Return the layers of the origins, timed by their kernels in ``runs`` calls; ``label`` names the backend."""
+        kernels = trace_kernels(self, feed, runs, label)
+        return layers_of_kernels(kernels, self._matched.layers if self._matched else ())
 
 
 # Layers of compiled code inside PyTorch. An ``OperatorNames`` selects the operators that are layers. A layer's time is
-# the host's time of the call; on a GPU it is the time of the kernels that it launched.
+# the host's time of the call; on a GPU it is the time of the kernels that the layer launched.
 
 # A call in a run: its name, and the number of earlier calls with that name.
 Call = tuple[str, int]
 
 
 class OperatorNames(ABC):
-    """A compiler's knowledge of the operators in its code."""
+    """The names and the modules of the operators in a compiler's code."""
 
-    unknown_reason: str  # why operators have no module
+    unknown_reason: str  # the reason why operators have no module
 
     @abstractmethod
     def calls(self, root: TracedOperator) -> list[tuple[Call, TracedOperator]]:
@@ -361,27 +377,23 @@ class OperatorNames(ABC):
         return {}
 
     def absences(self, count: int, noun: str) -> dict[str, str]:
-        """Return everything that is unknown, given how many have no module."""
+        """Return all that is unknown; ``count`` of the things called ``noun`` have no module."""
         return ({"modules": f"unknown for {count} {noun}: {self.unknown_reason}"} if count else {}) | self.absent()
 
 
 def trace_layers(runner: Runnable, names: OperatorNames, feed: Any, runs: int, *, on_gpu: bool) -> Layers:
     """Time the layers in ``runs`` calls of ``runner.infer(feed)``; on a GPU those that launch kernels."""
-    clocked = NO_RUNS
+    timed_runs = NO_RUNS
     times: dict[Call, LayerTimes] = {}
-    for batch, traced in trace_runs(runner, feed, runs, on_gpu=on_gpu):
-        for number, run in enumerate(traced, start=len(clocked.whole)):
+    for timed, traced in trace_runs(runner, feed, runs, on_gpu=on_gpu):
+        for number, run in enumerate(traced, start=len(timed_runs.whole)):
             _add_run(times, names, run.root, number, on_gpu=on_gpu)
-        clocked += batch
-    layers = [
-        replace(
-            layer,
-            details={"kernels": list(times[call].kernels)} if times[call].kernels else {},
-            **times[call].timing(runs),
-        )
-        for call, layer in names.name_layers(times).items()
-    ]
-    return clocked.layers(
+        timed_runs += timed
+    layers = []
+    for call, layer in names.name_layers(times).items():
+        kernels = list(times[call].kernels)
+        layers.append(replace(layer, details={"kernels": kernels} if kernels else {}, **times[call].timing(runs)))
+    return timed_runs.layers(
         layers,
         clock=GPU_CLOCK if on_gpu else HOST_CLOCK,
         absent=names.absences(sum(not layer.modules for layer in layers), "operators"),
@@ -395,7 +407,7 @@ def kernels_below(root: TracedOperator, names: OperatorNames) -> MatchedKernels:
     operators = _add_run(times, names, root, 0, on_gpu=True)
     named = names.name_layers(times)
     events = [(event, named[call]) for call, operator in operators for event in operator.all_kernels()]
-    events.sort(key=lambda item: item[0].begin)
+    events.sort(key=lambda pair: pair[0].begin)
     absent = names.absences(sum(not layer.modules for _, layer in events), f"of {len(events)} kernels")
     absent.pop("tensors", None)  # kernels have no tensors
     calls = Counter(named[call].name for call, _ in operators)
@@ -407,21 +419,24 @@ def kernels_below(root: TracedOperator, names: OperatorNames) -> MatchedKernels:
 def _add_run(
     times: dict[Call, LayerTimes], names: OperatorNames, root: TracedOperator, run: int, *, on_gpu: bool
 ) -> list[tuple[Call, TracedOperator]]:
-    """Add the times of a run's layers; on a GPU layers are the operators that launch kernels."""
-    calls = [call for call in names.calls(root) if not on_gpu or any(call[1].all_kernels())]
+    """Add the times of a run's layers, and return their operators; on a GPU only those that launch kernels."""
+    calls = [(call, operator) for call, operator in names.calls(root) if not on_gpu or any(operator.all_kernels())]
     for call, operator in calls:
         layer_times = times.setdefault(call, LayerTimes())
-        kernels = list(operator.all_kernels()) if on_gpu else []
-        begin = max(min(event.begin for event in kernels), 0) / 1e9 if on_gpu else operator.begin
-        layer_times.add(run, sum(event.time for event in kernels) / 1e9 if on_gpu else operator.time, begin)
-        layer_times.kernels.update(dict.fromkeys(event.gpu_launch.name for event in kernels))
+        if on_gpu:
+            events = list(operator.all_kernels())
+            begin = max(min(event.begin for event in events), 0) / 1e9
+            layer_times.add(run, sum(event.time for event in events) / 1e9, begin)
+            layer_times.kernels.update(dict.fromkeys(event.gpu_launch.name for event in events))
+        else:
+            layer_times.add(run, operator.time, operator.begin)
     return calls
 
 
 def outermost_operators(root: TracedOperator, is_layer: Callable[[str], bool]) -> list[TracedOperator]:
-    """Return the outermost operators below ``root`` whose names are those of layers.
+    """Return the outermost operators below ``root`` whose names satisfy ``is_layer``.
 
-    A kernel that no layer launched, such as one of a CUDA graph, becomes an operator of its own.
+    A kernel that no such operator launched, such as one of a CUDA graph, becomes an operator.
     """
     operators = [TracedOperator(event.gpu_launch.name, kernels=[event]) for event in root.kernels]
     for operator in root.children:
@@ -436,7 +451,7 @@ def number_calls(
     count: Counter[str] = Counter()
     calls = []
     for operator in operators:
-        changed = name(operator.name)
-        calls.append(((changed, count[changed]), operator))
-        count[changed] += 1
+        call_name = name(operator.name)
+        calls.append(((call_name, count[call_name]), operator))
+        count[call_name] += 1
     return calls

@@ -120,9 +120,9 @@ def time_runs(runner: Runnable, feed: Any, runs: int, after: Callable[[], None] 
     return TimedRuns(tuple(whole), tuple(moments), started)
 
 
-# The layers of a PyTorch module, timed by forward hooks. A layer's time is the own time of its module, without the
-# modules that it calls; it includes Python and the hooks between two modules, so own times add up to the whole. A hook
-# only writes down a mark: a moment, or on a GPU a CUDA event that is read after the run.
+# The layers of a PyTorch module, timed by forward hooks. A layer's time is that of its module without the modules that
+# it calls. It includes Python and the hooks between two modules, so the times of all layers add up to that of the run.
+# A hook only stores a mark: a moment, or on a GPU a CUDA event that is read after the run.
 
 HOOK_CLOCK = "time.perf_counter_ns in forward hooks"
 HOOK_GPU_CLOCK = "CUDA events in forward hooks; where the host does not keep up, a layer's time holds the wait for it"
@@ -144,7 +144,7 @@ class HostMarks:
 
 
 class GpuMarks:
-    """Times on the current CUDA stream, as events that are used again in the next run."""
+    """Times on the current CUDA stream, as events that every run uses again."""
 
     def __init__(self, expected: int) -> None:
         self._event: Callable[[], Any] = lambda: torch.cuda.Event(enable_timing=True)
@@ -158,7 +158,7 @@ class GpuMarks:
         self._used += 1
 
     def read(self) -> list[float]:
-        """Return the seconds from the first mark to each once the GPU has reached the last, and forget them."""
+        """Wait until the GPU has reached the last mark, return the seconds from the first to each, and forget them."""
         events, self._used = self._events[: self._used], 0
         events[-1].synchronize()
         return [events[0].elapsed_time(event) / 1e3 for event in events]
@@ -170,7 +170,7 @@ def time_modules(runner: Runner, module: Any, feed: Any, runs: int, *, on_gpu: b
     Each call of a module is an NVTX range with its path, too.
     """
     layers, absent = module_layers(runner, module, feed)
-    paths, modules = zip(*module.named_modules(), strict=True)  # a module with several paths has its first
+    paths, modules = zip(*module.named_modules(), strict=True)  # a module with several paths has the first
     numbers = {id(part): index for index, part in enumerate(modules)}
     moments = GpuMarks(2 * len(modules) + 1) if on_gpu else HostMarks()
     marks: list[int] = []
@@ -185,7 +185,7 @@ def time_modules(runner: Runner, module: Any, feed: Any, runs: int, *, on_gpu: b
             begin_range(f"module: {paths[index]}")
             moments.take()
 
-    def leave(part: Any, *_: Any) -> None:  # also called where a call fails and the model goes on
+    def leave(part: Any, *_: Any) -> None:  # also called if a call fails and the model continues
         index = numbers.get(id(part))
         if index is not None:
             moments.take()
@@ -199,10 +199,10 @@ def time_modules(runner: Runner, module: Any, feed: Any, runs: int, *, on_gpu: b
 
     with module_hooks(enter, leave):
         moments.take()
-        clocked = time_runs(runner, feed, runs, after)
-    timed = {paths[index]: item.timing(runs) for index, item in times.items()}
-    layers = [replace(layer, **timed[layer.name]) for layer in layers if layer.name in timed]
-    return clocked.layers(layers, clock=HOOK_GPU_CLOCK if on_gpu else HOOK_CLOCK, absent=absent, on_gpu=on_gpu)
+        timed_runs = time_runs(runner, feed, runs, after)
+    timings = {paths[index]: layer_times.timing(runs) for index, layer_times in times.items()}
+    layers = [replace(layer, **timings[layer.name]) for layer in layers if layer.name in timings]
+    return timed_runs.layers(layers, clock=HOOK_GPU_CLOCK if on_gpu else HOOK_CLOCK, absent=absent, on_gpu=on_gpu)
 
 
 def module_layers(runner: Runnable, module: Any, feed: Any) -> tuple[list[Layer], dict[str, str]]:
@@ -227,24 +227,24 @@ def module_layers(runner: Runnable, module: Any, feed: Any) -> tuple[list[Layer]
         runner.infer(feed)
         runner.synchronize()
     # An exported program calls no module except its own check.
-    flat = len(paths) > 1 and len(layers.keys() - {EXPORTED_CHECK}) < 2
-    return [*layers.values()], {"modules": NO_MODULES} if flat else {}
+    is_flat = len(paths) > 1 and len(layers.keys() - {EXPORTED_CHECK}) < 2
+    return [*layers.values()], {"modules": NO_MODULES} if is_flat else {}
 
 
 def add_own_times(times: dict[int, LayerTimes], run: int, marks: list[int], moments: list[float]) -> None:
-    """Add the own times of each module in one run, by its number.
+    """Add the times of modules in one run, without the modules that they called, by the module's number.
 
-    ``marks`` are the number of a module where it was entered, ``~number`` where it was left, in order; ``moments`` are
-    the seconds since the run began.
+    ``marks`` has the number of a module when it was entered, and ``~number`` when it was left, in order. ``moments``
+    has the seconds since the run began.
     """
-    entered: list[list[float]] = []  # begin of each open module, and the time of modules that it called
+    entered: list[list[float]] = []  # for each open module its begin, and the time of the modules that it called
     for mark, moment in zip(marks, moments, strict=True):
         if mark >= 0:
             entered.append([moment, 0.0])
             continue
-        begin, inside = entered.pop()
-        own = max(moment - begin - inside, 0.0)  # rounding can make it negative
-        times.setdefault(~mark, LayerTimes()).add(run, own, begin)
+        begin, inner_time = entered.pop()
+        own_time = max(moment - begin - inner_time, 0.0)  # rounding can make it negative
+        times.setdefault(~mark, LayerTimes()).add(run, own_time, begin)
         if entered:
             entered[-1][1] += moment - begin
 
@@ -258,10 +258,10 @@ def value_tensors(value: Any) -> tuple[Tensor, ...]:
     )
 
 
-# Traces of torch.profiler, with the host's calls and the GPU's events. Each run, from the call to its outputs being
-# ready, is a span of the trace. A GPU event belongs to the run in which it was launched, by whatever library. Runs are
-# traced a few at a time, so that memory does not grow with their number, and each time after a call in which the
-# profiler sets itself up.
+# Traces of torch.profiler, with the host's calls and the GPU's events. Each run, from the call until its outputs are
+# ready, is a span of the trace. A GPU event belongs to the run in which any library launched it. Runs are traced a few
+# at a time, so that memory does not grow with their number. A discarded call comes first, because the profiler needs
+# time to start.
 #
 # Traces of steps are files as PyTorch writes them for TensorBoard. A step is one call until its outputs are ready, in a
 # span with its number, and within PyTorch's ``ProfilerStep#N``.
@@ -341,14 +341,14 @@ class SpannedRunner:
 
 
 @contextmanager
-def profiler(*, on_gpu: bool, **more: Any) -> Iterator[Any]:
-    """Run torch.profiler for the host and, if asked, the GPU, without its expected warnings."""
+def profiler(*, on_gpu: bool, **settings: Any) -> Iterator[Any]:
+    """Run torch.profiler for the host and, with ``on_gpu``, the GPU, without its expected warnings."""
     from torch.profiler import ProfilerActivity, profile
 
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*Profiler clears events at the end of each cycle")
-        with profile(activities=activities, **more) as running:
+        with profile(activities=activities, **settings) as running:
             yield running
 
 
@@ -359,32 +359,33 @@ def trace_runs(
     *,
     on_gpu: bool,
     scopes: AbstractContextManager[Any] | None = None,
-    **more: Any,
+    **settings: Any,
 ) -> Iterator[tuple[TimedRuns, list[TracedRun]]]:
-    """Trace ``runs`` calls of ``runner.infer(feed)``, some at a time; the runner is warm.
+    """Trace ``runs`` calls of ``runner.infer(feed)``, a few at a time; the runner is warm.
 
-    ``scopes`` are entered around all of them. Raises Unsupported if the profiler lost a run.
+    ``scopes`` is entered around all calls, and ``settings`` are those of torch.profiler. Raises Unsupported if the
+    profiler lost a run.
     """
     with TemporaryDirectory(prefix="inferlens-") as folder, scopes or nullcontext():
         file = Path(folder, "trace.json")
         while runs > 0:
-            with profiler(on_gpu=on_gpu, **more) as profile:
+            with profiler(on_gpu=on_gpu, **settings) as profile:
                 runner.infer(feed)
                 runner.synchronize()
-                clocked = time_runs(SpannedRunner(runner), feed, min(RUNS_PER_TRACE, runs))
+                timed = time_runs(SpannedRunner(runner), feed, min(RUNS_PER_TRACE, runs))
             profile.export_chrome_trace(str(file))
             del profile
             traced = read_runs(read_trace(file))
-            if len(traced) != len(clocked.whole):
-                message = f"torch.profiler kept {len(traced)} of {len(clocked.whole)} runs."
+            if len(traced) != len(timed.whole):
+                message = f"torch.profiler kept {len(traced)} of {len(timed.whole)} runs."
                 raise Unsupported(message, hint="fewer --runs")
             runs -= len(traced)
-            yield clocked, traced
+            yield timed, traced
 
 
-def trace_single_run(runner: Runnable, feed: Any, *, on_gpu: bool, **more: Any) -> TracedRun:
+def trace_single_run(runner: Runnable, feed: Any, *, on_gpu: bool, **settings: Any) -> TracedRun:
     """Trace one untimed run."""
-    ((_, (run,)),) = trace_runs(runner, feed, 1, on_gpu=on_gpu, **more)
+    ((_, (run,)),) = trace_runs(runner, feed, 1, on_gpu=on_gpu, **settings)
     return run
 
 
@@ -395,12 +396,12 @@ def read_runs(trace: Trace) -> list[TracedRun]:
     """
     links = LaunchLinks(trace)
     launch = links.launch
-    launched = launch != NONE
-    moment = trace.begin[trace.gpu.row]
-    moment[launched] = trace.begin[trace.calls.row[launch[launched]]]
+    has_launch = launch != NONE
+    launch_times = trace.begin[trace.gpu.row]
+    launch_times[has_launch] = trace.begin[trace.calls.row[launch[has_launch]]]
     innermost = np.array(links.operator)  # the scope around the launch of each event
-    innermost[launched] = links.around_calls()[launch[launched]]
-    order = np.lexsort((trace.begin[trace.gpu.row], moment))
+    innermost[has_launch] = links.around_calls()[launch[has_launch]]
+    order = np.lexsort((trace.begin[trace.gpu.row], launch_times))
     scope_begin = trace.begin[trace.scopes.row]
     scope_order = np.argsort(scope_begin, kind="stable")  # outer scopes first
     annotations = map(int, trace.rows(Category.ANNOTATION))
@@ -408,26 +409,26 @@ def read_runs(trace: Trace) -> list[TracedRun]:
     runs = []
     for span in sorted(spans, key=lambda row: int(trace.begin[row])):
         begin, end = int(trace.begin[span]), int(trace.begin[span] + trace.duration[span])
-        places = order[(moment[order] >= begin) & (moment[order] < end)]
-        calls = launch[places]
+        indices = order[(launch_times[order] >= begin) & (launch_times[order] < end)]
+        calls = launch[indices]
         scopes = scope_order[(scope_begin[scope_order] >= begin) & (scope_begin[scope_order] <= end)]
         operators = {NONE: TracedOperator(RUN_SPAN)}  # by index of the scope; the root holds those without a parent
         for scope in scopes[trace.scopes.row[scopes] != span].tolist():
             row = int(trace.scopes.row[scope])
-            since, time = (int(trace.begin[row]) - begin) / 1e9, int(trace.duration[row]) / 1e9
-            operators[scope] = TracedOperator(trace.name_of(row), since, time)
+            scope_time = int(trace.duration[row]) / 1e9
+            operators[scope] = TracedOperator(trace.name_of(row), (int(trace.begin[row]) - begin) / 1e9, scope_time)
             operators.get(int(links.nest.parent[scope]), operators[NONE]).children.append(operators[scope])
         events = []
-        for place in places.tolist():
-            scope, launch_time = int(innermost[place]), int(moment[place])
-            around = [int(trace.scopes.row[item]) for item in links.scopes_around(scope, launch_time)]
-            events.append(_event(trace, place, around, begin, launch_time - begin))
+        for index in indices.tolist():
+            scope, launch_time = int(innermost[index]), int(launch_times[index])
+            scope_rows = [int(trace.scopes.row[outer]) for outer in links.scopes_around(scope, launch_time)]
+            events.append(_event(trace, index, scope_rows, begin, launch_time - begin))
             operators.get(scope, operators[NONE]).kernels.append(events[-1])
         runs.append(
             TracedRun(
                 begin=trace.about.base + begin,
                 whole=(end - begin) / 1e9,
-                busy=Intervals.of_events(trace, trace.gpu.row[places]).total / 1e9,
+                busy=Intervals.of_events(trace, trace.gpu.row[indices]).total / 1e9,
                 launches=len(np.unique(calls[calls != NONE])),
                 events=tuple(events),
                 root=operators[NONE],
@@ -436,39 +437,39 @@ def read_runs(trace: Trace) -> list[TracedRun]:
     return runs
 
 
-def _operator(trace: Trace, rows: Sequence[int]) -> str:
+def _innermost_operator(trace: Trace, scope_rows: Sequence[int]) -> str:
     """Return the innermost operator, such as ``aten::add``; names of compilers do not count."""
-    for row in reversed(rows):
+    for row in reversed(scope_rows):
         name = trace.name_of(row)
         if trace.category[row] == Category.OPERATOR and "::" in name and not name.startswith("#"):
             return name
     return ""
 
 
-def _event(trace: Trace, place: int, around: Sequence[int], begin: int, launch: int) -> TracedEvent:
-    """Return a GPU event; ``around`` are the rows of the scopes around its launch, outermost first."""
+def _event(trace: Trace, index: int, scope_rows: Sequence[int], begin: int, launch_time: int) -> TracedEvent:
+    """Return a GPU event; ``scope_rows`` are the rows of the scopes around its launch, outermost first."""
     gpu = trace.gpu
-    row = int(gpu.row[place])
+    row = int(gpu.row[index])
     kind = KINDS[Category(int(trace.category[row]))]
-    grid, block = (tuple(map(int, sizes[place])) for sizes in (gpu.grid, gpu.block))
+    grid, block = tuple(map(int, gpu.grid[index])), tuple(map(int, gpu.block[index]))
     stream, registers, shared_memory = (
-        None if int(column[place]) == UNKNOWN else int(column[place])
+        None if int(column[index]) == UNKNOWN else int(column[index])
         for column in (gpu.stream, gpu.registers, gpu.shared_memory)
     )
-    estimate = float(gpu.occupancy[place])
+    estimate = float(gpu.occupancy[index])
     is_kernel = kind == KERNEL
     return TracedEvent(
         gpu_launch=GpuLaunch(
             name=trace.name_of(row),
             kind=kind,
-            operator=_operator(trace, around),
-            scopes=tuple(name for name in map(trace.name_of, around) if not name.startswith(RUN_SPAN)),
+            operator=_innermost_operator(trace, scope_rows),
+            scopes=tuple(name for name in map(trace.name_of, scope_rows) if not name.startswith(RUN_SPAN)),
             grid=grid if any(grid) else (),
             block=block if any(block) else (),
             stream=stream,
         ),
         begin=int(trace.begin[row]) - begin,
-        launch_time=launch,
+        launch_time=launch_time,
         time=int(trace.duration[row]),
         registers=registers if is_kernel else None,
         shared_memory=shared_memory if is_kernel else None,

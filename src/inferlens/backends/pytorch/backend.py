@@ -17,9 +17,7 @@ from inferlens.backends.base import (
     Deployer,
     GpuLaunch,
     KernelSources,
-    KernelTracer,
     Knob,
-    LayerProfiler,
     Preparation,
     Recommendation,
     Saver,
@@ -27,10 +25,11 @@ from inferlens.backends.base import (
 from inferlens.backends.clocks import nvtx_enabled
 from inferlens.backends.profiling.kernels import (
     CallRunner,
+    MatchedKernels,
+    MatchingTracer,
     eager_kernels,
     layers_of_kernels,
     module_scopes,
-    sources_by_match,
     sources_by_scope,
     trace_kernels,
 )
@@ -146,13 +145,15 @@ class PyTorch(Backend, Saver, Deployer):
         return program_script(case, self.parse_options(case), file, inputs)
 
 
-class EagerRunner(TorchRunner, LayerProfiler, KernelTracer):
+class EagerRunner(TorchRunner, MatchingTracer):
     """A runner that calls the module or replays a call; its layers are the called modules."""
 
     def profile_layers(self, feed: Feed, runs: int) -> Layers:
-        hooks = self.case.device != "cuda" or nvtx_enabled()  # under another profiler torch.profiler sees no kernels
-        check_level(self.preparation, replays=hooks and self.graph is not None)
-        if hooks:
+        uses_hooks = (
+            self.case.device != "cuda" or nvtx_enabled()
+        )  # under another profiler torch.profiler sees no kernels
+        check_level(self.preparation, replays=uses_hooks and self.graph is not None)
+        if uses_hooks:
             return time_modules(self, self.model.module, feed, runs, on_gpu=self.case.device == "cuda")
         inputs = feed if self.graph is None else self.graph.inputs
         layers, absent = module_layers(CallRunner(self._call), self.model.module, inputs)
@@ -163,18 +164,19 @@ class EagerRunner(TorchRunner, LayerProfiler, KernelTracer):
         return module_scopes(self.model.module)
 
     def kernel_sources(self, launched: Sequence[GpuLaunch]) -> KernelSources:
-        """Return the innermost module around each launch; for a replay, that of an equal eager call."""
-        if self.graph is None:
-            return sources_by_scope(launched)
-        module = self.model.module
-        return sources_by_match(launched, eager_kernels(module, self.forward(module), self.graph.inputs))
+        """Return the innermost module around each launch; a replay has the modules of an equal eager call."""
+        return sources_by_scope(launched) if self.graph is None else super().kernel_sources(launched)
+
+    def matched_kernels(self) -> MatchedKernels:
+        assert self.graph is not None
+        return eager_kernels(self.model.module, self.forward(self.model.module), self.graph.inputs)
 
 
 def fuse(module: Any, feed: Sequence[Any]) -> int:
     """Fold batch norms of a module in evaluation mode, in place, and return how many; each becomes an ``nn.Identity``.
 
-    One call with ``feed`` shows which convolution is before a batch norm; many models cannot be traced symbolically. A
-    convolution that is called twice, or whose output anything else reads, is left alone.
+    One call with ``feed`` shows which convolution is before a batch norm, because many models cannot be traced
+    symbolically. Convolutions that are called twice, or whose output has another reader, do not change.
     """
     from torch import nn
     from torch.nn.utils.fusion import fuse_conv_bn_weights
@@ -186,44 +188,41 @@ def fuse(module: Any, feed: Sequence[Any]) -> int:
     norms = [part for part in parts if type(part) in kinds and not part.training and part.running_mean is not None]
     if not norms:
         return 0
-    own = {part for part in parts if part._forward_pre_hooks or part._forward_hooks}
+    hooked = {part for part in parts if part._forward_pre_hooks or part._forward_hooks}
     calls: Counter[Any] = Counter()
     reads: Counter[Any] = Counter()  # reads of a convolution's output
-    before: dict[Any, Any] = {}
+    producers: dict[Any, Any] = {}  # the convolution that computed a module's first argument, by module
 
-    class Reading(TorchDispatchMode):  # type: ignore[misc]
+    class ReadCounter(TorchDispatchMode):  # type: ignore[misc]
         def __torch_dispatch__(self, operator: Any, _: Any, arguments: Any = (), named: Any = None) -> Any:
-            read(arguments, named)
+            count_reads(arguments, named)
             return operator(*arguments, **(named or {}))
 
-    def read(*values: Any) -> None:
+    def count_reads(*values: Any) -> None:
         leaves = torch.utils._pytree.tree_leaves(values)
         reads.update(leaf.producer for leaf in leaves if hasattr(leaf, "producer"))
 
     def enter(part: Any, arguments: Any) -> None:
         calls[part] += 1
-        before[part] = getattr(arguments[0], "producer", None) if arguments else None
+        producers[part] = getattr(arguments[0], "producer", None) if arguments else None
 
     def leave(part: Any, _arguments: Any, _named: Any, result: Any = None) -> None:
         if type(part) in kinds.values() and result is not None:
             result.producer = part
 
+    folded = set()
     with torch.no_grad():
-        with module_hooks(enter, leave), Reading():
+        with module_hooks(enter, leave), ReadCounter():
             outputs = module(*feed)
-        read(list(flatten(outputs)))
-        folded = {
-            norm: first
-            for norm in norms
-            if norm in before
-            and type(first := before[norm]) is kinds[type(norm)]
-            and calls[norm] == calls[first] == reads[first] == 1
-            and not {norm, first} & own
-        }
-        for norm, first in folded.items():
-            first.weight, first.bias = fuse_conv_bn_weights(
-                first.weight, first.bias, norm.running_mean, norm.running_var, norm.eps, norm.weight, norm.bias
-            )
+        count_reads(list(flatten(outputs)))
+        for norm in norms:
+            layer: Any = producers.get(norm)
+            is_only_reader = calls[norm] == calls[layer] == reads[layer] == 1
+            if type(layer) is kinds[type(norm)] and is_only_reader and not {norm, layer} & hooked:
+                folded.add(norm)
+                layer.weight, layer.bias = fuse_conv_bn_weights(
+                    layer.weight, layer.bias, norm.running_mean, norm.running_var, norm.eps, norm.weight, norm.bias
+                )
     for part in parts:
         for name, child in list(part._modules.items()):
             if child in folded:

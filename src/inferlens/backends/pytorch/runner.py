@@ -18,26 +18,8 @@ import msgspec
 import numpy as np
 from msgspec import Meta, Struct
 
-from inferlens.backends.availability import (
-    check_cuda_options,
-    cuda_absence,
-    cuda_precisions,
-    import_library,
-    torch_settings,
-    torch_versions,
-    unsupported_on_error,
-)
-from inferlens.backends.base import (
-    Absence,
-    Capabilities,
-    Inputs,
-    Outputs,
-    Preparation,
-    Runner,
-    Support,
-    Tf32,
-    arrays_in_order,
-)
+from inferlens.backends.availability import check_cuda_options, torch_gpu, torch_settings, unsupported_on_error
+from inferlens.backends.base import Absence, Capabilities, Inputs, Preparation, Runner, Support, Tf32, arrays_in_order
 from inferlens.backends.clocks import CudaClock, HostClock, StagedClock
 from inferlens.errors import LateModule, Unsupported
 from inferlens.models.files import input_note
@@ -78,26 +60,27 @@ def torch_capabilities(
 ) -> Capabilities:
     """Return capabilities inside PyTorch.
 
-    ``absence`` returns what else a device lacks, ``unquantized`` is the reason why models are not quantized.
+    Args:
+        absence: returns what else a device lacks.
+        quantizes: the precisions to which models are quantized, by device.
+        unquantized: the reason why models are not quantized to the other precisions.
     """
-    torch, missing = import_library("torch", "PyTorch", "torch")
-    if missing:
-        return Capabilities(formats=formats, absent=(missing,))
-    no_gpu = cuda_absence(torch)
-    lacking = {"cpu": absence(torch, "cpu"), "cuda": no_gpu or absence(torch, "cuda")}
-    precisions, limits = (PRECISIONS, {}) if no_gpu else cuda_precisions(torch)
-    devices, to = {"cpu": PRECISIONS, "cuda": precisions}, quantizes or {}
+    gpu = torch_gpu()
+    if gpu.missing:
+        return Capabilities(formats=formats, absent=(gpu.missing,))
+    supports, absent = [], []
+    for device, precisions in (("cpu", PRECISIONS), ("cuda", gpu.precisions)):
+        if lack := (gpu.absence if device == "cuda" else None) or absence(torch, device):
+            absent.append(lack)
+            continue
+        targets = (quantizes or {}).get(device, ())
+        supports += [Support(variant, device, (*precisions, *targets), quantizes=targets) for variant in variants]
     return Capabilities(
         formats=formats,
-        supports=tuple(
-            Support(variant, device, (*precisions, *to.get(device, ())), quantizes=to.get(device, ()))
-            for device, precisions in devices.items()
-            if lacking[device] is None
-            for variant in variants
-        ),
-        absent=tuple(reason for reason in lacking.values() if reason is not None),
-        limits={f"{device}/{name}": unquantized for device in devices for name in QUANTIZED} | limits,
-        libraries=torch_versions(torch),
+        supports=tuple(supports),
+        absent=tuple(absent),
+        limits={f"{device}/{name}": unquantized for device in ("cpu", "cuda") for name in QUANTIZED} | gpu.limits,
+        libraries=gpu.versions,
         dynamic_shapes=True,
     )
 
@@ -106,8 +89,7 @@ class CudaGraph:
     """A call as a CUDA graph: captured once, replayed with a single launch.
 
     A replay reads and writes the tensors of the capture, so a new feed is copied into the captured inputs once. A
-    replay with the same feed copies nothing, as with other runners whose inputs are on the device. The next replay
-    overwrites the outputs.
+    replay with the same feed copies nothing. The next replay overwrites the outputs.
     """
 
     def __init__(self, call: Callable[..., Any], feed: Feed) -> None:
@@ -137,11 +119,11 @@ class CudaGraph:
 
     def bind(self, feed: Feed) -> None:
         """Copy ``feed`` into the captured inputs, in order with the replays of the current stream."""
-        for own, tensor in zip(self.inputs, feed, strict=True):
-            if own.shape != tensor.shape:
-                shapes = f"{tuple(own.shape)}, not {tuple(tensor.shape)}"
+        for captured, tensor in zip(self.inputs, feed, strict=True):
+            if captured.shape != tensor.shape:
+                shapes = f"{tuple(captured.shape)}, not {tuple(tensor.shape)}"
                 raise Unsupported(f"The CUDA graph holds inputs of shape {shapes}.")
-            own.copy_(tensor)
+            captured.copy_(tensor)
         self._bound = feed
 
 
@@ -170,8 +152,8 @@ class TorchRunner(Runner):
         self.case = case
         self.preparation = preparation
         self.autocast = autocast
-        own = rest if case.precision in QUANTIZED else case.precision
-        self._stored_precision = "fp32" if autocast else own  # of weights and inputs
+        precision = rest if case.precision in QUANTIZED else case.precision
+        self._stored_precision = "fp32" if autocast else precision  # of weights and inputs
         self.channels_last = options.channels_last
         self.tf32 = options.tf32
         self.cudnn_benchmark = getattr(options, "cudnn_benchmark", False)
@@ -233,7 +215,7 @@ class TorchRunner(Runner):
         return list(feed if self.graph is None else self.graph.inputs)
 
     def thread_caller(self) -> Callable[[Feed], Any] | None:
-        """Return a call in inference mode, which is a thread's own; none where code is compiled as it runs."""
+        """Return a call in inference mode, which every thread has to enter; none if calls may compile code."""
         if self.case.device != "cpu" or not self.thread_safe:
             return None
         inference_mode = torch.inference_mode
@@ -248,7 +230,7 @@ class TorchRunner(Runner):
         return tuple(map(self._tensor_on_device, input_tensors(inputs, self.model.inputs, self._stored_precision)))
 
     def take(self, inputs: Mapping[str, Any]) -> Feed:
-        """Return the tensors themselves, where type, device and memory order are those of :meth:`place`."""
+        """Return the tensors themselves if type, device and memory order are those of :meth:`place`."""
         return tuple([converted_tensor(inputs[name], *form) for name, form in self._input_formats])
 
     @cached_property
@@ -278,7 +260,7 @@ class TorchRunner(Runner):
             notes = input_note(self.model.inputs, DTYPES[self._stored_precision])
             torch.export.save(program, str(path), extra_files=notes)
 
-    def collect(self, outputs: Any) -> Outputs:
+    def collect(self, outputs: Any) -> list[Array]:
         return [host_array(tensor) for tensor in flatten(outputs)]
 
     def synchronize(self) -> None:
@@ -305,9 +287,9 @@ class TorchRunner(Runner):
         return self.place(make_inputs(self.model, self.case.seed))
 
     def forward(self, module: Any) -> Callable[..., Any]:
-        """Return the module as a callable, under autocast in every call if asked, as in a user's program.
+        """Return the module as a callable, which enters autocast in every call if it is on, as a user's program does.
 
-        Entered once around all calls, autocast would keep the cast weights, and the casts would not be timed.
+        Autocast around all calls would keep the cast weights, and the casts would not be timed.
         """
         if not self.autocast:
             return module  # type: ignore[no-any-return]
@@ -324,7 +306,7 @@ class TorchRunner(Runner):
         module = self.model.module
         if module is None:
             raise Unsupported(f"{self.case.backend_label} needs a model in PyTorch, '{self.model.spec}' has none.")
-        with torch.inference_mode(mode=False):  # another runner may be entered, and export refuses its kind of tensors
+        with torch.inference_mode(mode=False):  # another runner may be entered, and export refuses inference tensors
             cast(module, self._stored_precision)
             module.to(self.case.device)
             if self.channels_last:
@@ -360,7 +342,6 @@ def host_array(tensor: Any) -> Array:
 
 FLOATS = ("float32", "float16", "bfloat16", "float64")
 DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
-WRAPPED_PATH = "module"  # the model's path inside the module of flat_outputs
 
 
 def precision_dtype(precision: str) -> Any:
@@ -377,28 +358,29 @@ def cast(module: Any, precision: str) -> None:
     ``module.to(dtype)`` would also cast complex tensors and drop their imaginary parts; ``module.bfloat16()`` is
     missing in TorchScript.
     """
-    dtype, script = precision_dtype(precision), isinstance(module, torch.jit.ScriptModule)
+    dtype = precision_dtype(precision)
+    is_script = isinstance(module, torch.jit.ScriptModule)
     for tensor in chain(module.parameters(), module.buffers()):
         if not tensor.is_floating_point() or tensor.dtype == dtype:
             continue
-        if tensor._is_view() and not script:  # the base of a view would keep its type, which exporters refuse
+        if tensor._is_view() and not is_script:  # the base of a view would keep its type, which exporters refuse
             torch.utils.swap_tensors(tensor, tensor.detach().to(dtype))
         else:
             tensor.data = tensor.data.to(dtype)
 
 
 def input_dtype(spec: TensorSpec, precision: str) -> Any:
-    """Return PyTorch's type of an input: floats are in ``precision``, others in their own type."""
+    """Return PyTorch's type of an input: floats are in ``precision``, other inputs in their own type."""
     return precision_dtype(precision) if spec.dtype in FLOATS else getattr(torch, spec.dtype)
 
 
 def input_tensors(arrays: Inputs, specs: tuple[TensorSpec, ...], precision: str) -> tuple[Any, ...]:
     """Return tensors on the CPU with copies of ``arrays``, in order and in the types of :func:`input_dtype`."""
-    ordered = [
-        (np.asarray(array, np.float32 if spec.dtype in FLOATS else None), spec)
-        for array, spec in zip(arrays_in_order(arrays, specs), specs, strict=True)
-    ]
-    return tuple(torch.tensor(array).to(input_dtype(spec, precision)) for array, spec in ordered)
+    tensors = []
+    for array, spec in zip(arrays_in_order(arrays, specs), specs, strict=True):
+        tensor = torch.tensor(np.asarray(array, np.float32 if spec.dtype in FLOATS else None))
+        tensors.append(tensor.to(input_dtype(spec, precision)))
+    return tuple(tensors)
 
 
 def converted_tensor(value: Any, dtype: Any, device: Any, order: Any) -> Any:
@@ -408,9 +390,9 @@ def converted_tensor(value: Any, dtype: Any, device: Any, order: Any) -> Any:
 
 
 def dynamic_sizes(spec: TensorSpec) -> dict[int, str]:
-    """Return the dimensions that have a range, each with the name of its size.
+    """Return the names of the sizes that have a range, by dimension.
 
-    Sizes of one place and range share a name, also across inputs: a batch, or a length, is the same for all.
+    Sizes of the same dimension and range have the same name in all inputs, because a batch or a length is shared.
     """
     least, _, most = spec.profile
     ranges = enumerate(zip(least, most, strict=True))
@@ -436,7 +418,7 @@ def export_dimensions(module: Any, specs: tuple[TensorSpec, ...]) -> Any:
 def example_feed(model: Model, case: Case, precision: str = "") -> tuple[Any, ...]:
     """Return tensors on the CPU to trace with, in ``precision`` or the case's own.
 
-    Inputs with a range have their largest shape: tracers take a size of 1 for a constant.
+    Inputs with a range have their largest shape, because tracers treat a size of 1 as a constant.
     """
     if any(spec.dynamic for spec in model.inputs):
         specs = tuple(msgspec.structs.replace(spec, shape=spec.profile[2]) for spec in model.inputs)
@@ -445,26 +427,25 @@ def example_feed(model: Model, case: Case, precision: str = "") -> tuple[Any, ..
 
 
 def flat_outputs(module: Any) -> Any:
-    """Return a module that returns the tensors of ``module``'s outputs, ordered as by ``flatten``."""
+    """Return a module that returns the tensors of ``module``'s outputs in the order of ``flatten``."""
 
     class FlatOutputs(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.module = module
+            self.training = False  # not eval(), which an exported program inside refuses
 
         def forward(self, *feed: Any) -> Any:
-            flat = tuple(flatten(self.module(*feed)))
-            return flat[0] if len(flat) == 1 else flat
+            tensors = tuple(flatten(self.module(*feed)))
+            return tensors[0] if len(tensors) == 1 else tensors
 
-    flat = FlatOutputs()
-    flat.training = False  # not eval(), which an exported program inside refuses
-    return flat
+    return FlatOutputs()
 
 
 def flops_by_module(module: Any, feed: tuple[Any, ...]) -> dict[str, float]:
-    """Return the FLOPs of products by module path, and of all at the empty path; empty if that fails.
+    """Return the FLOPs of products by module path, with their sum at the empty path; an empty dict if counting fails.
 
-    Nothing is computed: tensors have no values.
+    Nothing is computed, because tensors have no values.
     """
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.utils.flop_counter import FlopCounterMode
@@ -475,20 +456,21 @@ def flops_by_module(module: Any, feed: tuple[Any, ...]) -> dict[str, float]:
             module(*feed)
     except Exception:  # such as control flow that depends on values
         return {}
-    own, counts = f"{type(module).__name__}.", counter.get_flop_counts()
-    work = {name.removeprefix(own): sum(item.values()) for name, item in counts.items() if name.startswith(own)}
-    return {"": float(sum(counts["Global"].values()))} | {name: float(flops) for name, flops in work.items()}
+    prefix = f"{type(module).__name__}."
+    totals = {name: float(sum(counts.values())) for name, counts in counter.get_flop_counts().items()}
+    by_path = {name.removeprefix(prefix): flops for name, flops in totals.items() if name.startswith(prefix)}
+    return {"": totals["Global"]} | by_path
 
 
-def flops_share(work: dict[str, float], quantized: Collection[str]) -> float | None:
+def flops_share(flops: dict[str, float], quantized: Collection[str]) -> float | None:
     """Return the share of the FLOPs that is in the ``quantized`` modules, or ``None`` if it is unknown."""
     if not quantized:
         return 0.0
-    return min(sum(work.get(name, 0.0) for name in quantized) / work[""], 1.0) if work.get("") else None
+    return min(sum(flops.get(path, 0.0) for path in quantized) / flops[""], 1.0) if flops.get("") else None
 
 
-# Calls with copies from and to the host, on one stream. Host memory is page-locked ("pinned"): from ordinary memory the
-# driver would copy twice and block the call. The stages have trtexec's names: H2D, compute, D2H.
+# Calls with copies from and to the host, on one stream. Host memory is page-locked ("pinned"), because the driver would
+# copy ordinary memory twice and block the call. The stages have the names in trtexec: H2D, compute, D2H.
 
 
 @dataclass(frozen=True)
@@ -535,7 +517,7 @@ class HostIoRunner(Runner):
     def synchronize(self) -> None:
         self._inner.synchronize()
 
-    def collect(self, outputs: list[Any]) -> Outputs:
+    def collect(self, outputs: list[Any]) -> list[Array]:
         self._inner.synchronize()
         return self._inner.collect(outputs)
 

@@ -8,16 +8,7 @@ from pathlib import Path
 from textwrap import indent
 from typing import Any, ClassVar, cast
 
-from inferlens.backends.availability import (
-    NO_GPU,
-    cuda_absence,
-    cuda_quantized,
-    has_gpu,
-    import_library,
-    is_installed,
-    torch_versions,
-    warn_no_effect,
-)
+from inferlens.backends.availability import NO_GPU, has_gpu, is_installed, torch_gpu, warn_no_effect
 from inferlens.backends.base import (
     Absence,
     Backend,
@@ -32,15 +23,8 @@ from inferlens.backends.base import (
     Support,
     precision_tolerance,
 )
-from inferlens.backends.onnx.graph import (
-    check_precision,
-    copy_onnx,
-    kept_nodes,
-    onnx_file,
-    onnx_formats,
-    onnx_versions,
-)
-from inferlens.backends.onnx.quantize import needs_quantizing, quantized_onnx, tensorrt_dialect
+from inferlens.backends.onnx.graph import check_precision, copy_onnx, kept_nodes, onnx_file, onnx_formats, onnx_versions
+from inferlens.backends.onnx.quantize import needs_quantizing, quantize_onnx, tensorrt_dialect
 from inferlens.backends.scripts import program, sibling_path, torch_inputs
 from inferlens.backends.tensorrt.engine import (
     KIND,
@@ -95,36 +79,35 @@ class TensorRT(Backend, Saver, Quantizer, Builder, Deployer):
     def capabilities(self) -> Capabilities:
         formats = (*onnx_formats(), "engine")
         flavours = [find_flavour(variant) for variant in self.variants]
-        torch, no_torch = import_library("torch", "PyTorch", "torch")  # for tensors, streams and events
-        no_gpu = no_torch or cuda_absence(torch)
-        here = [item for item in flavours if isinstance(item, Flavour)]
-        no_gpu = NO_GPU if no_gpu and not has_gpu() else no_gpu  # reported before missing libraries
-        absent = [item for item in flavours if isinstance(item, Absence) and no_gpu is not NO_GPU]
+        gpu = torch_gpu()  # PyTorch has the tensors, streams and events
+        installed = [flavour for flavour in flavours if isinstance(flavour, Flavour)]
+        no_gpu = NO_GPU if gpu.absence and not has_gpu() else gpu.absence  # reported before missing libraries
+        absent = [absence for absence in flavours if isinstance(absence, Absence) and no_gpu is not NO_GPU]
         if no_gpu:
-            lack = self.variants if no_gpu is NO_GPU else [item.variant for item in here]
-            absent += [Absence(item, no_gpu.reason, no_gpu.hint, device="cuda") for item in lack]
-        to, limits = ((), {}) if no_gpu else cuda_quantized(torch)
+            variants = self.variants if no_gpu is NO_GPU else [flavour.variant for flavour in installed]
+            absent += [Absence(variant, no_gpu.reason, no_gpu.hint, device="cuda") for variant in variants]
         quantizer = is_installed("onnx", "onnxruntime")
+        precisions, quantizes = (*PRECISIONS, *gpu.quantized), gpu.quantized if quantizer else ()
         supports = tuple(
-            Support(item.variant, "cuda", (*PRECISIONS, *to), quantizes=to if quantizer else (), keeps=("fp16",))
-            for item in here
+            Support(flavour.variant, "cuda", precisions, quantizes=quantizes, keeps=("fp16",))
+            for flavour in installed
             if not no_gpu
         )
         writes = tuple(
             Support(variant, "cuda", QUANTIZED, onnx_formats(), quantizes=QUANTIZED, keeps=("fp16",))
-            for variant in dict.fromkeys([*(item.variant for item in here), *self.variants])
+            for variant in dict.fromkeys([*(flavour.variant for flavour in installed), *self.variants])
             if quantizer
         )
-        versions = {item.key: item.version for item in here} | onnx_versions()
+        versions = {flavour.key: flavour.version for flavour in installed} | onnx_versions()
         return Capabilities(
             formats=formats,
             supports=supports,
             writes=writes,
             absent=tuple(absent),
-            limits=limits,
-            libraries=versions | (torch_versions(torch) if torch else {}),
+            limits=gpu.quantized_limits,
+            libraries=versions | gpu.versions,
             dynamic_shapes=True,
-            contents={f"plugins of {item.title}": tuple(registered_plugins(item)) for item in here},
+            contents={f"plugins of {flavour.title}": tuple(registered_plugins(flavour)) for flavour in installed},
         )
 
     def prepare(self, model: Model, case: Case, preparation: Preparation) -> Runner:
@@ -151,7 +134,7 @@ class TensorRT(Backend, Saver, Quantizer, Builder, Deployer):
         self.build(model, case, preparation, path)
 
     def build(self, model: Model, case: Case, preparation: Preparation, path: Path, builds: int = 1) -> BuildReport:
-        """Write an engine and its provenance; several ``builds`` show how far builds differ."""
+        """Write an engine and its provenance; several ``builds`` show how much builds differ."""
         if model.format == "engine":
             raise Unsupported(f"'{model.name}' is an engine already.", expected="a model or an ONNX file")
         options, flavour = self._options_and_flavour(case)
@@ -208,7 +191,7 @@ class TensorRT(Backend, Saver, Quantizer, Builder, Deployer):
         return not cached and case.variant == "trt" and not case.model.startswith("engine:")
 
     def tolerance(self, case: Case) -> float:
-        """Return TF32's tolerance where it is on; TensorRT for RTX always computes fp32 in TF32."""
+        """Return the tolerance of TF32 if it is on; TensorRT for RTX always computes fp32 in TF32."""
         is_built = case.model.startswith("engine:")
         tf32 = bool(built_option(case.model, "tf32")) if is_built else self.parse_options(case).tf32
         return precision_tolerance(case, tf32=tf32 or case.variant == "rtx")
@@ -237,7 +220,7 @@ class TensorRT(Backend, Saver, Quantizer, Builder, Deployer):
         return EngineRunner(content, model, case, preparation, flavour, options, host_code=preparation.trust)
 
     def _options_and_flavour(self, case: Case) -> tuple[TensorRTOptions, Flavour]:
-        """Return options and flavour of a case, after checking the files that options name."""
+        """Return the options and the flavour of a case. Raise InferlensError for a wrong file in an option."""
         options: TensorRTOptions = self.parse_options(case)
         plugin_files(options.plugins)
         if options.timing_cache and Path(options.timing_cache).is_dir():
@@ -264,7 +247,7 @@ class TensorRT(Backend, Saver, Quantizer, Builder, Deployer):
         if not quantizing:
             return path
         dialect, keep = tensorrt_dialect(case.precision), kept_nodes(path, case)
-        return quantized_onnx(path, model, case, preparation, dialect, options.ranges, keep)
+        return quantize_onnx(path, model, case, preparation, dialect, options.ranges, keep)
 
 
 def _with_profile_shapes(model: Model, options: TensorRTOptions) -> Model:

@@ -41,16 +41,9 @@ from inferlens.backends.tensorrt.library import (
     warn_build_options,
     warn_tactic_options,
 )
-from inferlens.backends.tensorrt.runner import EngineRunner
+from inferlens.backends.tensorrt.runner import TYPES, EngineRunner
 from inferlens.errors import InferlensError, Unsupported, one_line, suggestion, unwritable
-from inferlens.models.compiled import (
-    AGAIN,
-    Provenance,
-    new_provenance,
-    read_engine_header,
-    read_provenance,
-    write_provenance,
-)
+from inferlens.models.compiled import AGAIN, Provenance, new_provenance, read_header, read_provenance, write_provenance
 from inferlens.models.files import onnx_graph, weight_files
 from inferlens.models.inputs import make_inputs
 from inferlens.models.model import Model
@@ -227,9 +220,9 @@ def build_to(
 ) -> BuildReport:
     """Build the engine of ``job`` and write it to ``path``, with its provenance.
 
-    One build may come from the cache. Several never do: they are made one after the other, then as many again with
-    shared timings, where the flavour has a timing cache. ``examine`` opens an engine on the GPU; it is ``None`` without
-    one.
+    A single build may come from the cache. Several ``builds`` are made one after the other, and as many again with
+    shared timings if the flavour has a timing cache. ``examine`` opens an engine on the GPU; it is ``None`` without a
+    GPU.
     """
     warn_tactic_options(job.options, job.flavour, preparation)
     if job.flavour.jit and job.options.timing_cache:
@@ -259,7 +252,7 @@ def build_to(
 
 
 class BuildSeries:
-    """Builds of one kind, with the tactics by layer of each that could be opened."""
+    """Builds of one kind, and the tactics by layer of every engine that could be opened."""
 
     def __init__(self) -> None:
         self.builds: list[Build] = []
@@ -298,12 +291,12 @@ class BuildSeries:
     def findings(self, suffix: str) -> list[str]:
         if not self.builds:
             return []
-        kinds = len({build.sha256 for build in self.builds})
-        same = "are the same, byte for byte" if kinds == 1 else f"gave {kinds} different engines"
-        sentences = [f"{units.plural(len(self.builds), 'build')}{suffix} {same}."]
+        count = len({build.sha256 for build in self.builds})
+        result = "are the same, byte for byte" if count == 1 else f"gave {count} different engines"
+        sentences = [f"{units.plural(len(self.builds), 'build')}{suffix} {result}."]
         if self.layers:
-            most = max(len(layers) for layers in self.layers)
-            sentences.append(f"{len(self.differences)} of {units.plural(most, 'layer')} differ{suffix}.")
+            layer_count = max(len(layers) for layers in self.layers)
+            sentences.append(f"{len(self.differences)} of {units.plural(layer_count, 'layer')} differ{suffix}.")
         times = [build.gpu_seconds for build in self.builds if build.gpu_seconds is not None]
         if times:
             low, high = min(times), max(times)
@@ -316,7 +309,7 @@ def engine_examiner(job: EngineJob, preparation: Preparation) -> Examine:
     """Return a function from an engine to its layers and the median GPU time of a call in seconds."""
 
     def examine(content: bytes) -> tuple[list[dict[str, Any]], float | None]:
-        scratch = Preparation(preparation.folder, preparation.cache)  # its notes belong to no single build
+        scratch = Preparation(preparation.folder, preparation.cache)  # its facts do not belong to the record
         host_code = job.options.version_compatible
         with EngineRunner(
             lambda: content, job.model, job.case, scratch, job.flavour, job.options, host_code=host_code
@@ -334,10 +327,7 @@ def engine_examiner(job: EngineJob, preparation: Preparation) -> Examine:
 # Parsing an ONNX file, and the builder's configuration
 
 # NumPy's names of trt.DataType.
-DTYPES = {
-    "FLOAT": "float32", "HALF": "float16", "BF16": "bfloat16", "INT8": "int8", "INT32": "int32", "INT64": "int64",
-    "UINT8": "uint8", "BOOL": "bool", "FP8": "float8", "FP4": "float4", "INT4": "int4", "E8M0": "e8m0",
-}  # fmt: skip
+DTYPES = TYPES | {"FP8": "float8", "FP4": "float4", "INT4": "int4", "E8M0": "e8m0"}
 PRECISION_FLAGS = {"fp16": "FP16", "bf16": "BF16", "int8": "INT8"}  # flags of a weakly typed network, by precision
 UNREADABLE_TEXTS = ("ParseFromCodedStream", "Failed to parse the ONNX model")
 # The last alternatives are for operators that the parser maps to a missing plugin.
@@ -405,7 +395,7 @@ def _refusal(path: Path, parser: Any, flavour: Flavour) -> Unsupported:
     """Return the error for a file that the parser refused: the first node, its operator, its module, the reason."""
     errors = [parser.get_error(index) for index in range(parser.num_errors)]
     failures = [(error.desc().strip(), error.node_name(), error.node_operator()) for error in errors]
-    if not failures or any(item in text for text, *_ in failures for item in UNREADABLE_TEXTS):
+    if not failures or any(unreadable in text for text, *_ in failures for unreadable in UNREADABLE_TEXTS):
         return Unsupported(
             f"{flavour.name} cannot read {path}: it is not an ONNX file, or it is damaged.", hint="export it again"
         )
@@ -435,7 +425,7 @@ def builder_config(
     """
     _check_options(network, options)
     named = option_words(options.compute_capability)
-    goals = resolve_targets(named, network.flavour, None if named else current_gpu())
+    targets = resolve_targets(named, network.flavour, None if named else current_gpu())
     trt, config = network.flavour.module, network.builder.create_builder_config()
     config.builder_optimization_level = options.optimization_level
     config.avg_timing_iterations = options.avg_timing_iterations
@@ -450,9 +440,9 @@ def builder_config(
         level = getattr(trt.HardwareCompatibilityLevel, options.hardware_compatible.upper())
         config.hardware_compatibility_level = level
     _set_flags(network, config, options, precision)
-    if goals:
-        config.num_compute_capabilities = len(goals)
-        for index, target in enumerate(goals):
+    if targets:
+        config.num_compute_capabilities = len(targets)
+        for index, target in enumerate(targets):
             config.set_compute_capability(network.flavour.targets[target], index)
     for profile in profiles:
         _add_profile(network, config, profile)
@@ -473,8 +463,8 @@ def use_timing_cache(network: Network, config: Any, path: Path) -> Any:
 def save_timing_cache(config: Any, path: Path) -> None:
     """Write the timings of a build to ``path``, merged with those of other processes."""
     cache = config.get_timing_cache()
-    if path.is_file() and (other := config.create_timing_cache(path.read_bytes())) is not None:
-        cache.combine(other, False)
+    if path.is_file() and (stored := config.create_timing_cache(path.read_bytes())) is not None:
+        cache.combine(stored, False)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, bytes(cache.serialize()))
 
@@ -493,15 +483,15 @@ def _check_options(network: Network, options: TensorRTOptions) -> None:
 
 def _set_flags(network: Network, config: Any, options: TensorRTOptions, precision: str) -> None:
     flags = network.flavour.module.BuilderFlag
-    wanted = {
+    switches = {
         "TF32": options.tf32,  # the builder's default is on
         "SPARSE_WEIGHTS": options.sparsity,
         "REFIT": options.refittable,
         "VERSION_COMPATIBLE": options.version_compatible,
     }
     if network.weakly_typed and precision in PRECISION_FLAGS:
-        wanted[PRECISION_FLAGS[precision]] = True
-    for name, on in wanted.items():
+        switches[PRECISION_FLAGS[precision]] = True
+    for name, on in switches.items():
         flag = getattr(flags, name, None)
         if flag is None and on:
             raise Unsupported(f"{network.flavour.title} has no builder flag {name}.")
@@ -532,7 +522,8 @@ def _add_profile(network: Network, config: Any, profile: Profile) -> None:
                 one_line(f"The ONNX graph has an input '{name}', the model was described with {', '.join(profile)}.")
             )
         for shape in profile[name]:
-            if len(shape) != len(fixed) or not all(a in (-1, b) for a, b in zip(fixed, shape, strict=True)):
+            pairs = zip(fixed, shape, strict=False)
+            if len(shape) != len(fixed) or not all(allowed in (-1, size) for allowed, size in pairs):
                 raise Unsupported(
                     one_line(f"The ONNX graph was made for {name}={shape_text(fixed)}, not for {shape_text(shape)}."),
                     hint="its own shape, or a file exported with dynamic shapes",
@@ -543,7 +534,7 @@ def _add_profile(network: Network, config: Any, profile: Profile) -> None:
         raise Unsupported(one_line(f"{network.flavour.name} does not take the profile {shapes}."))
 
 
-# Checks before TensorRT opens an engine, since one that does not fit can end the process. Code in an engine or a plugin
+# Checks before TensorRT opens an engine, because a wrong engine can end the process. Code in an engine or a plugin
 # library runs only if the user allows it by an option.
 
 
@@ -574,10 +565,10 @@ def check_engine_file(
     if libraries and "plugins" not in case.options:
         message = f"{path} was built with plugins of {libraries}, which are code and loaded only if they are named."
         raise InferlensError(message, hint=f"--option tensorrt.plugins={libraries}")
-    own = stored.options.get("profile")
-    if "profile" not in case.options and isinstance(own, int) and 0 <= own < len(stored.profiles):
-        options = msgspec.structs.replace(options, profile=own)
-    if all(spec.name in profile for spec in model.inputs for profile in stored.profiles) and stored.profiles:
+    profile = stored.options.get("profile")
+    if "profile" not in case.options and isinstance(profile, int) and 0 <= profile < len(stored.profiles):
+        options = msgspec.structs.replace(options, profile=profile)
+    if all(spec.name in shapes for spec in model.inputs for shapes in stored.profiles) and stored.profiles:
         check_profile(stored.profiles, options.profile, model.inputs)
     preparation.facts["built"] = {
         "flavour": stored.flavour, "version": stored.version, "gpu": stored.gpu, "seconds": stored.build_seconds,
@@ -588,7 +579,7 @@ def check_engine_file(
 
 def check_engine(path: Path, provenance: Provenance | None, flavour: Flavour, gpu: Gpu | None) -> None:
     """Refuse an engine file that is damaged, or not for this flavour and version, or not for ``gpu`` if given."""
-    header = read_engine_header(path)
+    header = read_header(path)
     if header.variant != flavour.variant:
         raise Unsupported(
             f"{path} was built by {FLAVOURS[header.variant].name} {header.version}; {flavour.title} cannot run it.",
@@ -596,9 +587,9 @@ def check_engine(path: Path, provenance: Provenance | None, flavour: Flavour, gp
         )
     # Engines belong to one version (three numbers; the fourth is the build), unless built to be compatible.
     version = provenance.version if provenance is not None and provenance.version else header.version
-    own, here = _numbers(version), _numbers(flavour.version)
-    compatible = provenance is not None and provenance.options.get("version_compatible") and own < here
-    if version and own != here and not compatible:
+    built, installed = _numbers(version), _numbers(flavour.version)
+    compatible = provenance is not None and provenance.options.get("version_compatible") and built < installed
+    if version and built != installed and not compatible:
         message = f"{path} was built by {flavour.name} {version:.40}; {flavour.title} cannot run it."
         raise Unsupported(message, hint=AGAIN)
     # The runtime of TensorRT for RTX checks kernels when it compiles them.

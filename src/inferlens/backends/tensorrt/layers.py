@@ -1,7 +1,7 @@
 """The layers of an engine: the inspector's entries, and the kernels that belong to them.
 
-The origin of a layer is in its ``Metadata``, one entry per fused layer of the network; where that is empty, in its
-name, or in the names of its outputs.
+The origin of a layer is in its ``Metadata``, which has an entry for every fused layer of the network. If that is empty,
+the origin is in the layer's name, or in the names of its outputs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 
 from inferlens.analysis.graph import GraphSource
 from inferlens.backends.base import GpuLaunch, KernelOrigin, KernelSources
-from inferlens.backends.onnx.graph import OnnxNodes, module_paths, operator_kinds, read_nodes
+from inferlens.backends.onnx.graph import OnnxNodes, module_paths, read_nodes
 from inferlens.backends.profiling.kernels import longest_common_pairs
 from inferlens.errors import InferlensError
 from inferlens.record.profile import Layer, Tensor
@@ -40,10 +40,10 @@ TYPES = {
 Lookup = Callable[[Sequence[str]], tuple[tuple[str, ...], tuple[str, ...]]]
 
 
-def layers_and_bindings(text: str | bytes) -> tuple[list[Any], list[str]]:
+def parse_inspection(text: str | bytes) -> tuple[list[Any], list[str]]:
     """Return the inspector's layer entries, and the names of the engine's inputs and outputs."""
-    written = msgspec.json.decode(text)
-    return (list(written.get("Layers", [])), list(map(str, written.get("Bindings", [])))) if written else ([], [])
+    information = msgspec.json.decode(text) or {}
+    return list(information.get("Layers", [])), list(map(str, information.get("Bindings", [])))
 
 
 def is_engine_information(data: bytes) -> bool:
@@ -54,22 +54,22 @@ def is_engine_information(data: bytes) -> bool:
 def engine_source(data: bytes, title: str) -> GraphSource:
     """Return the layers of ``trt_engine_info.json``, without times. Raise InferlensError for another file."""
     try:
-        entries, bindings = layers_and_bindings(data)
+        entries, bindings = parse_inspection(data)
         layers = tuple(inspected_layers(entries, lambda names: ((), tuple(dict.fromkeys(names)))))
         if not layers:
             raise ValueError("it has no layers")
     except (msgspec.MsgspecError, RecursionError, AttributeError, TypeError, ValueError) as error:
         form = 'JSON of an engine\'s inspector: {"Layers": [...], "Bindings": [...]}'
         raise InferlensError(f"{title} cannot be read: {error}.", expected=form) from error
-    read = {tensor.name: tensor for layer in layers for tensor in layer.inputs}
-    written = {tensor.name: tensor for layer in layers for tensor in layer.outputs}
+    inputs = {tensor.name: tensor for layer in layers for tensor in layer.inputs}
+    outputs = {tensor.name: tensor for layer in layers for tensor in layer.outputs}
     return GraphSource(
         title=title,
         about="engine · no times",
         layers=layers,
-        inputs=tuple(tensor for name, tensor in read.items() if name in bindings and name not in written),
-        outputs=tuple(tensor for name, tensor in written.items() if name in bindings),
-        notes=() if read or written else (ONLY_NAMES,),
+        inputs=tuple(tensor for name, tensor in inputs.items() if name in bindings and name not in outputs),
+        outputs=tuple(tensor for name, tensor in outputs.items() if name in bindings),
+        notes=() if inputs or outputs else (ONLY_NAMES,),
     )
 
 
@@ -79,13 +79,13 @@ def inspected_layers(entries: Iterable[Any], lookup: Lookup) -> list[Layer]:
 
 
 def onnx_lookup(onnx: Path | None) -> tuple[Lookup, str]:
-    """Return a lookup of modules and operators by node name or output, and why modules are unknown, if so."""
+    """Return a lookup of modules and operators by node name or output, and the reason if modules are unknown."""
     graph = read_nodes(onnx) if onnx is not None else OnnxNodes((), NO_ONNX)
 
     def lookup(names: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
         nodes = [node for name in names if (node := graph.by_name.get(name) or graph.by_output.get(name)) is not None]
         ordered = graph.in_graph_order(nodes)
-        return module_paths(ordered), operator_kinds(ordered)
+        return module_paths(ordered), tuple(node.kind for node in ordered)
 
     return lookup, graph.absent
 
@@ -95,23 +95,24 @@ def absences(
 ) -> dict[str, str]:
     """Return what is unknown of the layers, and why.
 
-    ``missing`` is why no modules are known, and ``help`` is what would keep more.
+    ``missing`` is the reason why no modules are known, and ``help`` says how to get more details.
     """
     absent = {}
     if not any(isinstance(entry, dict) for entry in entries):
         absent["details"] = NO_DETAILS.format(help)
-    lost = sum(1 for layer in layers if not layer.modules and not is_synchronization(layer) and any(layer.times))
-    if missing or lost:
-        absent["modules"] = missing or UNNAMED_NOTE.format(lost) + (f"; {help}" if help != DETAILED else "")
+    timed = [layer for layer in layers if any(layer.times) and not is_synchronization(layer)]
+    count = sum(not layer.modules for layer in timed)
+    if missing or count:
+        absent["modules"] = missing or UNNAMED_NOTE.format(count) + (f"; {help}" if help != DETAILED else "")
     return absent
 
 
 def _layer(entry: dict[str, Any], lookup: Lookup) -> Layer:
-    written = [name.strip() for name in SEPARATORS.split(str(entry.get("Metadata") or "")) if name.strip()]
-    fused = [WRAPPED_NAME.sub(r"\1", name) for name in written]
-    modules, operators = lookup(
-        fused or [MYELIN_SUFFIX.sub("", name.strip()) for name in str(entry.get("Name", "")).split(" + ")]
-    )
+    fused = [name.strip() for name in SEPARATORS.split(str(entry.get("Metadata") or "")) if name.strip()]
+    names = [WRAPPED_NAME.sub(r"\1", name) for name in fused]
+    if not names:
+        names = [MYELIN_SUFFIX.sub("", name.strip()) for name in str(entry.get("Name", "")).split(" + ")]
+    modules, operators = lookup(names)
     outputs = _tensors(entry.get("Outputs"))
     if not (modules or operators):  # an output has the name of the network's layer that writes it
         modules, operators = lookup([OUTPUT_SUFFIX.sub("", MYELIN_SUFFIX.sub("", tensor.name)) for tensor in outputs])
@@ -131,7 +132,7 @@ def _layer(entry: dict[str, Any], lookup: Lookup) -> Layer:
 def precision_of(entry: dict[str, Any], tensors: Sequence[Tensor]) -> str:
     """Return a layer's compute precision: from its tactic's name, else the type of its tensors.
 
-    Myelin's own kernels convert internally, and their names do not say so.
+    It is unknown for Myelin's own kernels, which may convert internally.
     """
     precision = kernel_precision(str(entry.get("TacticName") or ""))
     if precision or str(entry.get("TacticName", "")).startswith("__myl_"):
@@ -144,7 +145,7 @@ def _tensors(entries: Any) -> tuple[Tensor, ...]:
 
 
 def _tensor(entry: dict[str, Any]) -> Tensor:
-    """Return a tensor; ``Format/Datatype`` is a type, or words such as ``Channel major FP16 format where ...``."""
+    """Return a tensor. ``Format/Datatype`` is a type, or a text such as ``Channel major FP16 format where ...``."""
     text = str(entry.get("Format/Datatype") or entry.get("Datatype") or entry.get("Format") or "")
     words = re.findall(r"\w+", text.lower())
     kind = next((TYPES[word] for word in words if word in TYPES), "")
@@ -155,9 +156,10 @@ def _tensor(entry: dict[str, Any]) -> Tensor:
 
 
 # The layers of kernels. No library reports them, but an engine launches its layers in their order. A kernel that has
-# the name of a layer's tactic is an anchor. Between two anchors, layers and kernels are paired one to one if they are
-# equally many. Otherwise convolutions and matrix products are further anchors: layers of TensorRT for RTX and kernels
-# both have names that say which of the two they are. The other kernels of such a stretch belong to its layers jointly.
+# the name of a layer's tactic is an anchor. Between two anchors, layers and kernels are paired one to one if there are
+# as many layers as kernels. Otherwise convolutions and matrix products are further anchors, because the kinds of the
+# layers of TensorRT for RTX and the names of kernels identify them. The other kernels belong to all layers between the
+# anchors.
 
 FRAMEWORK_OPERATORS = ("aten::", "prims::", "torchvision::")  # prefixes of operators that launch their own kernels
 SHARED_NOTE = "{} of {} kernels are in stretches with another number of layers, and belong to all layers there, if any."
@@ -170,23 +172,25 @@ Owners = tuple[Layer, ...]
 
 
 def kernel_sources(launched: Sequence[GpuLaunch], layers: Sequence[Layer], absent: dict[str, str]) -> KernelSources:
-    """Return the origin of each kernel of one run; ``absent`` is what is unknown of the layers.
+    """Return the origin of each kernel of one run; ``absent`` has what is unknown of the layers.
 
-    Kernels launched by an operator of the framework are not an engine's, nor are copies and fills.
+    Copies, fills and kernels that an operator of the framework launched do not belong to an engine.
     """
-    places = [
-        place
-        for place, item in enumerate(launched)
-        if item.kind == "kernel" and not item.operator.startswith(FRAMEWORK_OPERATORS)
+    indices = [
+        index
+        for index, launch in enumerate(launched)
+        if launch.kind == "kernel" and not launch.operator.startswith(FRAMEWORK_OPERATORS)
     ]
-    names = [launched[place].name for place in places]
+    names = [launched[index].name for index in indices]
     owners = narrow_owners(names, align_kernels(names, layers))
     origins = [KernelOrigin()] * len(launched)
-    for place, own in zip(places, owners, strict=True):
-        modules = dict.fromkeys(path for layer in own for path in layer.modules)
-        origins[place] = KernelOrigin(" + ".join(layer.name for layer in own), tuple(modules))
-    joint = sum(len(own) != 1 for own in owners)
-    return KernelSources(tuple(origins), absent | ({"layers": SHARED_NOTE.format(joint, len(owners))} if joint else {}))
+    for index, owner_layers in zip(indices, owners, strict=True):
+        modules = dict.fromkeys(path for layer in owner_layers for path in layer.modules)
+        origins[index] = KernelOrigin(" + ".join(layer.name for layer in owner_layers), tuple(modules))
+    shared = sum(len(owner_layers) != 1 for owner_layers in owners)
+    if shared:
+        absent = absent | {"layers": SHARED_NOTE.format(shared, len(owners))}
+    return KernelSources(tuple(origins), absent)
 
 
 def tactic(layer: Layer) -> str:
@@ -200,44 +204,48 @@ def is_synchronization(layer: Layer) -> bool:
 
 
 def align_kernels(kernels: Sequence[str], layers: Sequence[Layer]) -> list[Owners]:
-    """Return for each kernel the layer that it belongs to, or the several that share it.
+    """Return for each kernel the layer that it belongs to, or the layers that share it.
 
     Kernels are names in launch order; synchronization layers are skipped.
     """
     candidates = [layer for layer in layers if not is_synchronization(layer)]
     owners: list[Owners] = []
-    begin, above = 0, 0
+    next_kernel, next_layer = 0, 0
     anchors = longest_common_pairs(kernels, [tactic(layer) for layer in candidates])
-    for place, index in [*anchors, (len(kernels), len(candidates))]:
-        between, count = candidates[above:index], place - begin
+    for kernel, layer_index in [*anchors, (len(kernels), len(candidates))]:
+        between, count = candidates[next_layer:layer_index], kernel - next_kernel
         owners += [(layer,) for layer in between] if count == len(between) else [tuple(between)] * count
-        if place < len(kernels):
-            owners.append((candidates[index],))
-        begin, above = place + 1, index + 1
+        if kernel < len(kernels):
+            owners.append((candidates[layer_index],))
+        next_kernel, next_layer = kernel + 1, layer_index + 1
     return owners
 
 
 def narrow_owners(kernels: Sequence[str], owners: Sequence[Owners]) -> list[Owners]:
-    """Return fewer layers for each kernel where products tell them apart; shared layers are one object."""
+    """Return fewer layers for each kernel if products tell them apart. Kernels that share layers share one object."""
     narrowed: list[Owners] = []
-    for _, stretch in groupby(zip(kernels, owners, strict=True), key=lambda pair: id(pair[1])):
-        names, layers = zip(*stretch, strict=True)
+    for _, group in groupby(zip(kernels, owners, strict=True), key=lambda pair: id(pair[1])):
+        names, layers = zip(*group, strict=True)
         narrowed += _split_at_products(names, layers[0])
     return narrowed
 
 
 def _split_at_products(kernels: Sequence[str], layers: Owners) -> list[Owners]:
-    """Return the layers of kernels that share these; they stay shared if any layer type is another."""
-    places = [place for place, name in enumerate(kernels) if PRODUCT_KERNEL.search(name)]
-    owners = [index for index, layer in enumerate(layers) if layer.kind in PRODUCT_KINDS]
-    if len(places) != len(owners) or not all(layer.kind in PRODUCT_KINDS + OTHER_KINDS for layer in layers):
+    """Return for each kernel its part of the shared ``layers``; all of them if a layer is of an unknown kind."""
+    product_kernels = [index for index, name in enumerate(kernels) if PRODUCT_KERNEL.search(name)]
+    product_layers = [index for index, layer in enumerate(layers) if layer.kind in PRODUCT_KINDS]
+    can_split = all(layer.kind in PRODUCT_KINDS + OTHER_KINDS for layer in layers)
+    if len(product_kernels) != len(product_layers) or not can_split:
         return [layers] * len(kernels)
     split: list[Owners] = []
-    before, above = -1, -1
-    for place, index in [*zip(places, owners, strict=True), (len(kernels), len(layers))]:
-        within, count = layers[above + 1 : index], place - before - 1
-        one_each = [(layer,) for layer in within]
-        split += one_each if count == len(within) else [layers[max(above, 0) : index + 1]] * count
-        split += [layers[index : index + 1]] * (place < len(kernels))
-        before, above = place, index
+    last_kernel, last_layer = -1, -1
+    for kernel, layer in [*zip(product_kernels, product_layers, strict=True), (len(kernels), len(layers))]:
+        between, count = layers[last_layer + 1 : layer], kernel - last_kernel - 1
+        if count == len(between):
+            split += [(between_layer,) for between_layer in between]
+        else:
+            split += [layers[max(last_layer, 0) : layer + 1]] * count
+        if kernel < len(kernels):
+            split.append(layers[layer : layer + 1])
+        last_kernel, last_layer = kernel, layer
     return split

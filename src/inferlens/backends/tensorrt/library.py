@@ -93,15 +93,15 @@ def load_flavour(variant: str) -> Flavour:
 def find_flavour(variant: str) -> Flavour | Absence:
     """Return the flavour of a variant, or its absence; never raises for a missing library."""
     kind = FLAVOURS[variant]
-    module_alias: Any = sys.modules.get(kind.module)
-    alias = Path(getattr(module_alias, "__file__", None) or kind.module).parent.name == "tensorrt_rtx" != kind.module
-    if alias:  # Torch-TensorRT for RTX puts TensorRT for RTX under the name ``tensorrt`` as well
+    loaded: Any = sys.modules.get(kind.module)
+    is_alias = Path(getattr(loaded, "__file__", None) or kind.module).parent.name == "tensorrt_rtx" != kind.module
+    if is_alias:  # Torch-TensorRT for RTX puts TensorRT for RTX under the name ``tensorrt`` as well
         del sys.modules[kind.module]
     try:
         module, absence = import_library(kind.module, kind.name, kind.extra)
     finally:
-        if alias:
-            sys.modules[kind.module] = module_alias
+        if is_alias:
+            sys.modules[kind.module] = loaded
     if absence:
         return Absence(variant, absence.reason, absence.hint)
     return Flavour(variant, kind.module, kind.name, str(module.__version__), module)
@@ -123,10 +123,10 @@ def current_gpu() -> Gpu | None:
 
 def check_gpu(path: Path, provenance: Provenance, gpu: Gpu, compatible: str) -> None:
     """Refuse a file for another GPU model; ``compatible`` is a value of the option ``hardware_compatible``."""
-    same = provenance.compute_capability == gpu.compute_capability
+    same_capability = provenance.compute_capability == gpu.compute_capability
     fits = {
-        "none": provenance.gpu == gpu.name and same,
-        "same_compute_capability": same,
+        "none": provenance.gpu == gpu.name and same_capability,
+        "same_compute_capability": same_capability,
         "ampere_plus": int(gpu.compute_capability.partition(".")[0] or 0) >= 8,
     }
     if not fits.get(compatible, False):
@@ -148,9 +148,9 @@ def resolve_targets(requested: tuple[str, ...], flavour: Flavour, gpu: Gpu | Non
     """Return the requested compute capabilities in ascending order; empty is the GPU here."""
     available = flavour.targets
     if not requested and gpu is None:
-        some = f"--option tensorrt.compute_capability={'+'.join(available)}, or some of these"
+        hint = f"--option tensorrt.compute_capability={'+'.join(available)}, or some of these"
         message = f"There is no GPU here that {flavour.name} could build an engine for."
-        raise Unsupported(message, hint=some if available else GPU_HINT)
+        raise Unsupported(message, hint=hint if available else GPU_HINT)
     if unknown := [name for name in requested if name not in available]:
         raise Unsupported(
             f"{flavour.title} cannot build for compute capability {', '.join(unknown)}.",
@@ -175,7 +175,7 @@ def _log_class(module: Any) -> Any:
             self.errors: list[str] = []
 
         def log(self, severity: Any, message: str) -> None:
-            """Log a message from a thread of TensorRT's, which an exception would end; so nothing here raises."""
+            """Log a message from a thread of TensorRT, and raise nothing: an exception would end the thread."""
             try:
                 number = int(severity)
                 if number < len(SEVERITIES):
@@ -215,11 +215,11 @@ def load_plugins(flavour: Flavour, libraries: str) -> None:
         if path == Path():
             flavour.module.init_libnvinfer_plugins(new_logger(flavour), "")
         else:
-            before = registered_plugins(flavour)
+            plugins_before = registered_plugins(flavour)
             # The registry would not report the reason of a failure.
             with unsupported_on_error(f"The plugin library {path} cannot be loaded", f"ldd {path} says what it lacks"):
                 ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
-            if registered_plugins(flavour) == before:  # the library does not register plugins by itself
+            if registered_plugins(flavour) == plugins_before:  # the library does not register plugins by itself
                 flavour.module.get_plugin_registry().load_library(str(path))
         _loaded_plugins.add((flavour.key, path))
 
@@ -228,7 +228,9 @@ def registered_plugins(flavour: Flavour) -> list[str]:
     """Return the registered plugins, as ``name 1`` or ``namespace::name 1`` (the version)."""
     load_plugins(flavour, "")
     creators = flavour.module.get_plugin_registry().all_creators
-    names = {f"{getattr(item, 'plugin_namespace', '')}::{item.name} {item.plugin_version}" for item in creators}
+    names = set()
+    for creator in creators:
+        names.add(f"{getattr(creator, 'plugin_namespace', '')}::{creator.name} {creator.plugin_version}")
     return sorted(name.removeprefix("::") for name in names)
 
 
@@ -344,15 +346,15 @@ def warn_tactic_options(options: TensorRTOptions, flavour: Flavour, preparation:
 
 def warn_build_options(case: Case, provenance: Provenance | None, preparation: Preparation) -> None:
     """Warn of build options for an engine from a file that was not built with those values."""
-    own = msgspec.structs.asdict(TensorRTOptions()) | (provenance.options if provenance is not None else {})
+    built = msgspec.structs.asdict(TensorRTOptions()) | (provenance.options if provenance is not None else {})
     for name, value in case.options.items():
-        if name not in RUN_OPTIONS and own.get(name) != value:
+        if name not in RUN_OPTIONS and built.get(name) != value:
             preparation.warn("no-effect", f"{name} does nothing: the engine is built already.", "Leave it out there.")
 
 
 # Optimization profiles, as text: ``1x3x224x224/2x3x224x224/16x3x224x224`` (min, opt, max) for a model with one input,
-# ``ids=1x8/1x128/4x512+mask=1x8/1x128/4x512`` for several inputs, and one shape alone where it is fixed. An input that
-# is left out keeps the shapes of the case.
+# ``ids=1x8/1x128/4x512+mask=1x8/1x128/4x512`` for several inputs, and a single shape if it is fixed. An input that is
+# left out keeps the shapes of the case.
 
 Shape = tuple[int, ...]
 Profile = dict[str, tuple[Shape, Shape, Shape]]
@@ -365,13 +367,14 @@ SHAPE_TEXT = re.compile(r"^(scalar|[1-9]\d*(x[1-9]\d*)*)$")
 
 def parse_profiles(text: str, specs: tuple[TensorSpec, ...]) -> tuple[Profile, ...]:
     """Return profiles as shapes by input name; one with the inputs' own shapes if ``text`` is empty."""
-    own: Profile = {spec.name: spec.profile for spec in specs}
+    default: Profile = {spec.name: spec.profile for spec in specs}
     parts = text.split(";") if text.strip() else []
-    profiles = tuple({**own, **_profile(part, specs)} for part in parts) or (own,)
-    for name, (least, *_) in [item for profile in profiles for item in profile.items()]:
-        if min(least, default=0) < 0:
-            message = f"Sizes of the input '{name}' are free ({shape_text(least)}), and no profile gives them."
-            raise InferlensError(one_line(message), expected=PROFILE_FORM)
+    profiles = tuple({**default, **_profile(part, specs)} for part in parts) or (default,)
+    for profile in profiles:
+        for name, (least, *_) in profile.items():
+            if min(least, default=0) < 0:
+                message = f"Sizes of the input '{name}' are free ({shape_text(least)}), and no profile gives them."
+                raise InferlensError(one_line(message), expected=PROFILE_FORM)
     return profiles
 
 
@@ -382,8 +385,8 @@ def check_profile(profiles: tuple[Profile, ...], index: int, specs: tuple[Tensor
     for spec in specs:
         least, _, most = profiles[index][spec.name]
         if not _within(least, spec.shape, most):
-            takes = f"{one_line(spec.name)} from {shape_text(least)} to {shape_text(most)}"
-            message = f"Profile {index} takes {takes}, not {shape_text(spec.shape)}."
+            accepted = f"{one_line(spec.name)} from {shape_text(least)} to {shape_text(most)}"
+            message = f"Profile {index} takes {accepted}, not {shape_text(spec.shape)}."
             raise Unsupported(message, hint="another --option tensorrt.profile, or another batch")
 
 

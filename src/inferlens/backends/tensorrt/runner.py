@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -33,13 +32,7 @@ from inferlens.backends.clocks import Clock, CudaClock, Lane
 from inferlens.backends.profiling.kernels import layers_of_kernels, trace_kernels
 from inferlens.backends.profiling.runs import check_level
 from inferlens.backends.pytorch.runner import converted_tensor, host_array, work_stream
-from inferlens.backends.tensorrt.layers import (
-    absences,
-    inspected_layers,
-    kernel_sources,
-    layers_and_bindings,
-    onnx_lookup,
-)
+from inferlens.backends.tensorrt.layers import absences, inspected_layers, kernel_sources, onnx_lookup, parse_inspection
 from inferlens.backends.tensorrt.library import (
     TRUST_HINT,
     Flavour,
@@ -120,7 +113,7 @@ class Engine:
     def information(self) -> tuple[list[Any], list[str]]:
         """Return the inspector's entries of the layers, and the names of inputs and outputs."""
         inspector = self.cuda_engine.create_engine_inspector()
-        return layers_and_bindings(inspector.get_engine_information(self.flavour.module.LayerInformationFormat.JSON))
+        return parse_inspection(inspector.get_engine_information(self.flavour.module.LayerInformationFormat.JSON))
 
     def _error(self, message: str, hint: str = "") -> Exception:
         reason = f"{self.flavour.title} {message}: {error_summary(self.log.errors)}."
@@ -160,8 +153,8 @@ class BoundContext:
         for name, shape in shapes.items():
             if not self.context.set_input_shape(name, shape):
                 least, _, most = map(tuple, self.engine.cuda_engine.get_tensor_profile_shape(name, self._profile))
-                takes = f"takes {one_line(name)} from {shape_text(least)} to {shape_text(most)}"
-                raise Unsupported(f"The engine {takes}, not {shape_text(shape)}.")
+                accepted = f"takes {one_line(name)} from {shape_text(least)} to {shape_text(most)}"
+                raise Unsupported(f"The engine {accepted}, not {shape_text(shape)}.")
 
     def bind(self, tensors: dict[str, Any]) -> None:
         """Read the inputs from ``tensors`` without copies: contiguous, on the GPU, of the engine's types."""
@@ -183,7 +176,7 @@ class BoundContext:
     @property
     def outputs(self) -> list[Any]:
         """The output tensors; shapes that depend on the data are known once the stream has ended."""
-        return [value.tensor() if hasattr(value, "notify_shape") else value for value in self._outputs]
+        return [output.tensor() if hasattr(output, "notify_shape") else output for output in self._outputs]
 
     def _bind_outputs(self) -> None:
         for name in self.engine.outputs:
@@ -194,9 +187,9 @@ class BoundContext:
                 self.context.set_tensor_address(name, tensor.data_ptr())
                 self._outputs.append(tensor)
             else:
-                growing = _output_allocator_class(self.engine.flavour.module)(dtype)
-                self.context.set_output_allocator(name, growing)
-                self._outputs.append(growing)
+                allocator = _output_allocator_class(self.engine.flavour.module)(dtype)
+                self.context.set_output_allocator(name, allocator)
+                self._outputs.append(allocator)
                 self.has_dynamic_outputs = True
 
 
@@ -204,7 +197,7 @@ class BoundContext:
 def _output_allocator_class(module: Any) -> Any:
     """Return the class of outputs whose shape depends on the data, a subclass of the module's allocator."""
 
-    class _Growing(module.IOutputAllocator):  # type: ignore[misc]
+    class _OutputAllocator(module.IOutputAllocator):  # type: ignore[misc]
         """Memory that TensorRT requests while it runs, kept between calls and never shrunk."""
 
         def __init__(self, dtype: Any) -> None:
@@ -231,7 +224,7 @@ def _output_allocator_class(module: Any) -> Any:
                 self._memory = torch.empty(max(size, 256) + 15 & ~15, dtype=torch.uint8, device="cuda")
             return int(self._memory.data_ptr())
 
-    return _Growing
+    return _OutputAllocator
 
 
 # The runner of the backend ``tensorrt``
@@ -245,7 +238,7 @@ class EngineRunner(Runner, LayerProfiler, KernelTracer):
     """A runner that makes its engine by ``build`` when it is entered, on a stream of its own.
 
     With a CUDA graph a call is a replay that reads captured inputs, into which feeds are copied. Without it the engine
-    reads the feed's tensors. ``host_code`` is as of :class:`Engine`.
+    reads the feed's tensors. ``host_code`` is that of :class:`Engine`.
     """
 
     reuses_outputs = True
@@ -293,9 +286,7 @@ class EngineRunner(Runner, LayerProfiler, KernelTracer):
         self._note_facts()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: Any) -> None:
         if kind is None:
             torch.cuda.synchronize(self.calls[0].stream.device)  # for all streams
             self.engine.save_kernels()
@@ -315,9 +306,9 @@ class EngineRunner(Runner, LayerProfiler, KernelTracer):
         import torch  # in every call: half a microsecond less than the late module
 
         feed = {}
-        for name, own in self._inputs.items():
-            value = converted_tensor(inputs[name], own.dtype, own.device, torch.contiguous_format)
-            feed[name] = value.clone() if value.data_ptr() % ALIGNMENT else value
+        for name, bound in self._inputs.items():
+            converted = converted_tensor(inputs[name], bound.dtype, bound.device, torch.contiguous_format)
+            feed[name] = converted.clone() if converted.data_ptr() % ALIGNMENT else converted
         return feed
 
     def give(self, outputs: Any) -> Any:
@@ -372,8 +363,8 @@ class EngineRunner(Runner, LayerProfiler, KernelTracer):
     def bind(self, feed: Feed) -> None:
         """Make the next calls on every stream read ``feed``; it is copied where graphs are replayed."""
         if self._graphs:
-            for name, own in self._inputs.items():
-                own.copy_(feed[name])
+            for name, captured in self._inputs.items():
+                captured.copy_(feed[name])
         else:
             for call in self.calls:
                 call.bind(feed)

@@ -13,7 +13,7 @@ import os
 import shutil
 import sysconfig
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -21,45 +21,17 @@ from typing import Annotated, Any, ClassVar, Literal
 from msgspec import Meta
 from msgspec.structs import replace
 
-from inferlens.backends.availability import (
-    cuda_absence,
-    cuda_quantized,
-    import_library,
-    is_installed,
-    unsupported_on_error,
-    warn_ignored_options,
-)
-from inferlens.backends.base import (
-    Absence,
-    Backend,
-    Capabilities,
-    Deployer,
-    GpuLaunch,
-    KernelSources,
-    KernelTracer,
-    Knob,
-    LayerProfiler,
-    PhaseNote,
-    Preparation,
-    Recommendation,
-)
+from inferlens.backends.availability import is_installed, torch_gpu, unsupported_on_error, warn_ignored_options
+from inferlens.backends.base import Absence, Backend, Capabilities, Deployer, Knob, Preparation, Recommendation
 from inferlens.backends.onnx.quantize import (
     cached_file,
     check_share,
-    keep_with_record,
+    keep_in_record,
     quantized_folder,
     recorded_file,
     seven_bits,
 )
-from inferlens.backends.profiling.kernels import (
-    CallRunner,
-    MatchedKernels,
-    kernels_below,
-    layers_of_kernels,
-    sources_by_match,
-    trace_kernels,
-    trace_layers,
-)
+from inferlens.backends.profiling.kernels import CallRunner, MatchedKernels, MatchingTracer, kernels_below, trace_layers
 from inferlens.backends.profiling.runs import check_level, trace_single_run
 from inferlens.backends.pytorch.runner import (
     Autocast,
@@ -146,27 +118,29 @@ class TorchCompile(Backend, Deployer):
     )
 
     def capabilities(self) -> Capabilities:
-        torch, missing = import_library("torch", "PyTorch", "torch")
-        no_gpu = missing or cuda_absence(torch)
-        on_gpu, limits = ((), {}) if no_gpu else cuda_quantized(torch)
-        quantizes = {"cpu": ("int8",), "cuda": on_gpu} if is_installed("torchao") else {}
-        can = torch_capabilities(self.variants, ("module", "exported"), compiler_absence, quantizes, NO_TORCHAO)
-        keeps = {"cpu": ("fp32",), "cuda": ("fp16",)}
+        gpu = torch_gpu()
+        quantizes = {"cpu": ("int8",), "cuda": gpu.quantized} if is_installed("torchao") else {}
+        capabilities = torch_capabilities(
+            self.variants, ("module", "exported"), compiler_absence, quantizes, NO_TORCHAO
+        )
         supports = []
-        for one in can.supports:
-            data: dict[str, Option] | None = {} if one.device == "cuda" else None
-            supports.append(replace(one, keeps=keeps[one.device], without_data=data) if one.quantizes else one)
-        return replace(can, supports=tuple(supports), limits=can.limits | limits)
+        for support in capabilities.supports:
+            if support.quantizes and support.device == "cuda":
+                support = replace(support, keeps=("fp16",), without_data={})
+            elif support.quantizes:
+                support = replace(support, keeps=("fp32",))
+            supports.append(support)
+        return replace(capabilities, supports=tuple(supports), limits=capabilities.limits | gpu.quantized_limits)
 
     def prepare(self, model: Model, case: Case, preparation: Preparation) -> CompiledRunner:
         options: TorchCompileOptions = self.parse_options(case)
-        same = SAME_WITHOUT_GRAPHS.get(case.variant)
-        if same and case.device != "cuda":
+        equivalent = SAME_WITHOUT_GRAPHS.get(case.variant)
+        if equivalent and case.device != "cuda":
             preparation.warn(
                 "no-effect",
-                f"{case.variant} differs from '{same}' by CUDA graphs, which {case.device} does not have: this ran as "
-                f"'{same}'.",
-                f"Compare torch_compile:{same} instead.",
+                f"{case.variant} differs from '{equivalent}' by CUDA graphs, which {case.device} does not have: "
+                f"this ran as '{equivalent}'.",
+                f"Compare torch_compile:{equivalent} instead.",
             )
         if case.variant in AUTOTUNE_MODES and case.device == "cuda":
             why = f"the mode {case.variant} does it already."
@@ -187,8 +161,8 @@ class TorchCompile(Backend, Deployer):
     def effective(cls, case: Case) -> Case:
         """Return the case with one variant for modes that differ only by CUDA graphs, on the CPU."""
         case = super().effective(case)
-        same = SAME_WITHOUT_GRAPHS.get(case.variant)
-        return replace(case, variant=same) if same and case.device != "cuda" else case
+        equivalent = SAME_WITHOUT_GRAPHS.get(case.variant)
+        return replace(case, variant=equivalent) if equivalent and case.device != "cuda" else case
 
     @classmethod
     def hint(cls, case: Case, option: str, value: Option, facts: Mapping[str, Any]) -> Hint:
@@ -241,23 +215,22 @@ def compiler_absence(torch: Any, device: str) -> Absence | None:
     return None
 
 
-MOST_SIZES = 256  # that a process may compile a module for; beyond Dynamo's limit of 8, calls would not be compiled
+MOST_SIZES = 256  # sizes for which a process may compile a module; beyond Dynamo's limit of 8, calls are not compiled
 
 
-class CompiledRunner(TorchRunner, LayerProfiler, KernelTracer):
+class CompiledRunner(TorchRunner, MatchingTracer):
     """A runner that calls the compiled module."""
 
     thread_safe = False  # calls check guards, and may compile again
-    entered: ClassVar[int] = 0  # runners of this process, which share Dynamo's cache
+    entered: ClassVar[int] = 0  # the entered runners of this process, which share Dynamo's cache
 
     def __init__(self, model: Model, case: Case, preparation: Preparation, options: TorchCompileOptions) -> None:
         by_row = case.precision == "fp8" and options.fp8_scales == "row"
         on_gpu = "bf16" if by_row else "fp16"
         super().__init__(model, case, preparation, options, rest=on_gpu if case.device == "cuda" else "fp32")
         self._options = options
-        self._graphs = case.device == "cuda" and case.variant in GRAPH_MODES  # CUDA's
+        self._uses_cuda_graphs = case.device == "cuda" and case.variant in GRAPH_MODES
         self._compiler: TracingCompiler | None = None  # for profiles of layers or kernels
-        self._matched: MatchedKernels | None = None
 
     @contextmanager
     def settings(self) -> Iterator[None]:
@@ -271,7 +244,7 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelTracer):
             yield
 
     def without_gradients(self) -> AbstractContextManager[Any]:
-        """Return no inference mode for torchao's weights, which torch before 2.14 cannot compile there."""
+        """Return no inference mode for torchao's weights, which PyTorch before 2.14 cannot compile in it."""
         return torch.no_grad() if self._quantizes_linear else super().without_gradients()
 
     @property
@@ -298,7 +271,7 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelTracer):
         counters.clear()
         if self.preparation.already_built:  # everything is cached, and starting workers would disturb other processes
             torch._inductor.config.compile_threads = 1
-        if self.preparation.level in ("layer", "kernel") and not self._graphs:
+        if self.preparation.level in ("layer", "kernel") and not self._uses_cuda_graphs:
             self._compiler = TracingCompiler(module, self.case.variant, on_gpu=self.case.device == "cuda")
         try:
             compiled = self._compile(module)
@@ -321,13 +294,13 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelTracer):
         with warnings.catch_warnings():
             # Inductor recommends TF32 for every fp32 matrix product; the option tf32 decides.
             warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores", category=UserWarning)
-            for _ in range(1 if self._compiler or not self._graphs else 3):  # compiles, warms up, records
+            for _ in range(1 if self._compiler or not self._uses_cuda_graphs else 3):  # compiles, warms up, records
                 compiled(*feed)
         return compiled  # type: ignore[no-any-return]
 
     @property
     def reuses_outputs(self) -> bool:
-        return self._graphs
+        return self._uses_cuda_graphs
 
     def compilations(self) -> int:
         from torch._dynamo.utils import counters
@@ -337,29 +310,23 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelTracer):
     def profile_layers(self, feed: Feed, runs: int) -> Layers:
         """Time kernels and operators by torch.profiler; with CUDA graphs, those of replays."""
         check_level(self.preparation)
-        if self._graphs:
-            kernels = trace_kernels(self, feed, runs)
-            return layers_of_kernels(kernels, self._matched.layers if self._matched else ())
+        if self._uses_cuda_graphs:
+            return self.matched_layers(feed, runs)
         assert self._compiler is not None
         return trace_layers(self, InductorNames(self._compiler), feed, runs, on_gpu=self.case.device == "cuda")
 
-    def kernel_sources(self, launched: Sequence[GpuLaunch]) -> KernelSources:
-        """Return the layers and modules of the same kernels in one untimed call.
-
-        A replayed CUDA graph shows no operators; the model is compiled again without it.
-        """
-        if self._matched is None:
-            call, module = self._call, self.model.module
-            try:
-                if self._compiler is None:
-                    self._compiler = TracingCompiler(module, self.case.variant, on_gpu=self.case.device == "cuda")
-                    call = self._compile(module)
-                run = trace_single_run(CallRunner(call), self.seeded_feed(), on_gpu=True)
-                self._matched = kernels_below(run.root, InductorNames(self._compiler))
-            except RuntimeError as error:  # includes errors of Dynamo and Inductor, and a lack of memory
-                why = f"unknown: the call without a CUDA graph failed ({reason(error)})."
-                self._matched = MatchedKernels([], {"modules": why})
-        return sources_by_match(launched, self._matched)
+    def matched_kernels(self) -> MatchedKernels:
+        """Return the kernels of one untimed call; a model with CUDA graphs is compiled again without them."""
+        call, module = self._call, self.model.module
+        try:
+            if self._compiler is None:
+                self._compiler = TracingCompiler(module, self.case.variant, on_gpu=self.case.device == "cuda")
+                call = self._compile(module)
+            run = trace_single_run(CallRunner(call), self.seeded_feed(), on_gpu=True)
+            return kernels_below(run.root, InductorNames(self._compiler))
+        except RuntimeError as error:  # includes errors of Dynamo and Inductor, and a lack of memory
+            why = f"unknown: the call without a CUDA graph failed ({reason(error)})."
+            return MatchedKernels([], {"modules": why})
 
     def __exit__(self, kind: type[BaseException] | None, *error: Any) -> None:
         self._call = not_entered
@@ -386,7 +353,7 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelTracer):
                 "Python runs between graphs; fullgraph=true shows where the first break is.",
             )
         skips = inductor.get("cudagraph_skips", 0)
-        if self._graphs and self._compiler is None and skips:
+        if self._uses_cuda_graphs and self._compiler is None and skips:
             self.preparation.warn(
                 "no-cuda-graph",
                 f"{skips} of {facts['graphs']} compiled graphs run without a CUDA graph.",
@@ -394,9 +361,9 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelTracer):
             )
 
 
-# Quantization by torchao: int8 on x86 CPUs, where the module is exported, calibrated and converted; on a GPU linear
-# layers only, whose inputs are scaled in every call. On the CPU Inductor computes a product in int8 only if its weights
-# are constants, so ``freezing`` is on.
+# Quantization by torchao. On x86 CPUs the module is exported, calibrated and converted to int8; Inductor computes a
+# product in int8 only if its weights are constants, so ``freezing`` is on. On a GPU only linear layers are quantized;
+# their inputs are scaled in every call.
 
 SUFFIX = ".pt2"
 # Importing it makes Inductor compute the quantized operators in int8; without it they run in fp32.
@@ -407,11 +374,11 @@ MIN_ROWS, SIZE_MULTIPLE = 17, 8  # limits of torch._int_mm on a GPU, for inputs 
 def quantized_module(model: Model, case: Case, preparation: Preparation) -> Any:
     """Return the module with convolutions and linear layers in int8, for inputs of the case's shape.
 
-    It is always read from a file, so that the measured module is the one that is loaded later.
+    It is always read from a file, so that the measured module is the one that ``inferlens.load`` loads.
     """
     library(OPERATORS, extra="quantize")
     path = recorded_file(preparation, SUFFIX)
-    path = path or keep_with_record(preparation, quantized_program(model, case, preparation))
+    path = path or keep_in_record(preparation, quantized_program(model, case, preparation))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         module = torch.export.load(str(path)).module(check_guards=False)
@@ -421,19 +388,19 @@ def quantized_module(model: Model, case: Case, preparation: Preparation) -> Any:
 
 
 def _partial_quantizer(x86: Any, layers: list[str]) -> Any:
-    """Return the quantizer for x86 without the operators of these modules.
+    """Return the quantizer for x86, which leaves out the operators of these modules.
 
     Its own ``set_module_name_qconfig`` does not keep a convolution and the ReLU after it, which it quantizes together.
     """
-    keeps = [x86.get_module_name_filter(layer) for layer in layers]
+    filters = [x86.get_module_name_filter(layer) for layer in layers]
 
-    class Keeping(x86.X86InductorQuantizer):  # type: ignore[misc]
+    class PartialQuantizer(x86.X86InductorQuantizer):  # type: ignore[misc]
         def annotate(self, model: Any) -> Any:
-            nodes = [node for node in model.graph.nodes if any(keep(node) for keep in keeps)]
+            nodes = [node for node in model.graph.nodes if any(matches(node) for matches in filters)]
             x86._annotate_nodes_not_quantize(nodes)  # the quantizer skips annotated nodes
             return super().annotate(model)
 
-    return Keeping()
+    return PartialQuantizer()
 
 
 def quantized_program(model: Model, case: Case, preparation: Preparation) -> Path:
@@ -442,7 +409,7 @@ def quantized_program(model: Model, case: Case, preparation: Preparation) -> Pat
     versions = f"torchao {torchao.__version__}", f"torch {torch.__version__}"
     folder = quantized_folder(model, case, preparation, *versions, case.keep)
 
-    def write(path: Path, _: PhaseNote) -> None:
+    def write(path: Path, _: object) -> None:
         with unsupported_on_error(f"'{model.name}' cannot be quantized"):
             torch.export.save(_quantize(model, case), str(path))
 
@@ -464,35 +431,36 @@ def _quantize(model: Model, case: Case) -> Any:
         for arrays in calibration_feeds(model, case):
             observed(*input_tensors(arrays, model.inputs, "fp32"))
         module = pt2e.convert_pt2e(observed)
-        read = {node.target for node in module.graph.nodes if node.op == "get_attr"}
-        for name in [name for name, _ in module.named_parameters() if name not in read]:  # the unused fp32 weights
-            owner, _, last = name.rpartition(".")
-            delattr(module.get_submodule(owner), last)
+        used = {node.target for node in module.graph.nodes if node.op == "get_attr"}
+        for name in [name for name, _ in module.named_parameters() if name not in used]:  # the unused fp32 weights
+            owner, _, attribute = name.rpartition(".")
+            delattr(module.get_submodule(owner), attribute)
         return torch.export.export(module, feed)
 
 
 def int8_share(module: Any, feed: tuple[Any, ...]) -> float:
-    """Return the share of a graph's multiply-adds with quantized factors; nothing is computed."""
+    """Return the share of a graph's multiply-adds with quantized factors. Nothing is computed."""
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.utils.flop_counter import FlopCounterMode
 
-    whole = quantized = 0.0
+    total = quantized = 0.0
 
-    class Counting(torch.fx.Interpreter):  # type: ignore[misc]
+    class ProductCounter(torch.fx.Interpreter):  # type: ignore[misc]
         def run_node(self, node: Any) -> Any:
-            nonlocal whole, quantized
+            nonlocal total, quantized
             name = getattr(node.target, "__name__", "").partition(".")[0]
             with FlopCounterMode(display=False) as counter:
                 result = super().run_node(node)
             if node.op == "call_function" and name in QUANTIZED_PRODUCTS:
                 factors = node.args[1:3] if name == "addmm" else node.args[:2]
-                whole += counter.get_total_flops()
-                quantized += counter.get_total_flops() * all("dequantize" in str(factor.target) for factor in factors)
+                total += counter.get_total_flops()
+                if all("dequantize" in str(factor.target) for factor in factors):
+                    quantized += counter.get_total_flops()
             return result
 
     with decompose_fused_operators(), FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
-        Counting(module).run(*feed)
-    return quantized / whole if whole else 0.0
+        ProductCounter(module).run(*feed)
+    return quantized / total if total else 0.0
 
 
 def quantize_linear(
@@ -500,33 +468,34 @@ def quantize_linear(
 ) -> None:
     """Quantize the linear layers of ``module`` and their inputs to the case's precision, in place."""
     quantization = library("torchao.quantization", extra="quantize")
-    modules, keep = dict(module.named_modules()), kept_layers(case)
+    modules = dict(module.named_modules())
     check_kept(case, modules)
-
-    def is_taken(part: Any, path: str) -> bool:
+    paths = [
+        path
+        for path, part in modules.items()
         # Attention uses the weights of its last layer, a subclass, without calling it.
-        return type(part) is torch.nn.Linear and not any(f"{path}.".startswith(f"{layer}.") for layer in keep)
-
-    def fits(path: str) -> bool:
-        sizes = modules[path].in_features, modules[path].out_features
-        rows = work.get(path, math.inf) / (2 * math.prod(sizes))
-        return rows >= MIN_ROWS and not any(size % SIZE_MULTIPLE for size in sizes)
-
-    linear = [path for path, item in modules.items() if is_taken(item, path)]
+        if type(part) is torch.nn.Linear and not any(f"{path}.".startswith(f"{layer}.") for layer in kept_layers(case))
+    ]
     with preparation.phase("quantize"):
         device = next((parameter.device for parameter in module.parameters()), "cpu")
-        kinds = {torch.float16: "fp16", torch.bfloat16: "bf16"}
-        precision = next((kinds[item.dtype] for item in module.parameters() if item.dtype in kinds), "fp32")
+        dtypes = {parameter.dtype for parameter in module.parameters()}
+        precision = "fp16" if torch.float16 in dtypes else "bf16" if torch.bfloat16 in dtypes else "fp32"
         feed = (tensor.to(device) for tensor in example_feed(model, case, precision))
-        work = flops_by_module(module, tuple(feed))
+        flops = flops_by_module(module, tuple(feed))
+
+        def fits_int8(path: str) -> bool:
+            sizes = modules[path].in_features, modules[path].out_features
+            rows = flops.get(path, math.inf) / (2 * math.prod(sizes))
+            return rows >= MIN_ROWS and not any(size % SIZE_MULTIPLE for size in sizes)
+
         if case.precision == "int8":
-            linear = [*filter(fits, linear)]
+            paths = [*filter(fits_int8, paths)]
         why = f"it has no modules of linear layers (for int8 of {MIN_ROWS} rows or more and sizes in eights)"
-        check_share(flops_share(work, linear), model, case, preparation, why, calibrated=False)
+        check_share(flops_share(flops, paths), model, case, preparation, why, calibrated=False)
         if case.precision == "int8":
             config = quantization.Int8DynamicActivationInt8WeightConfig()
         else:
             scales = {"tensor": quantization.PerTensor, "row": quantization.PerRow}[fp8_scales]()
             config = quantization.Float8DynamicActivationFloat8WeightConfig(granularity=scales)
         with unsupported_on_error(f"torchao cannot quantize '{model.name}'"):
-            quantization.quantize_(module, config, lambda _, path: path in linear)
+            quantization.quantize_(module, config, lambda _, path: path in paths)

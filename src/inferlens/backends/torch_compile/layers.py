@@ -1,13 +1,13 @@
 """The layers of Inductor: generated kernels, and the library operators that its code calls.
 
 On request Inductor numbers each call in its code, and lists the graph nodes behind each number. A node has the stack of
-modules in which Dynamo traced it. A node that replaced others, as a pattern does, has lost its stack; it belongs to the
-module that lies both before and behind it, or, at an end of the graph, to its only neighbor. The profiler shows each
-call by name; its position among the calls of that name in its graph tells which one it was. Python's operators between
-graphs have no module.
+modules in which Dynamo traced it. A node that replaced others, as a pattern does, has lost its stack. It belongs to the
+module that is both before and behind it or, at an end of the graph, to its only neighbor. The profiler shows each call
+by name; its position among the calls of that name in its graph identifies it. Python's operators between graphs have no
+module.
 
-In a quantized model one call of oneDNN combines a product, what follows it, and its quantization. Inductor lists only
-the last node; the others are read from Dynamo's graph, back to the product.
+In a quantized model one call of oneDNN combines a product, the operators after it, and their quantization. Inductor
+lists only the last node; the other nodes are read from Dynamo's graph, back to the product.
 """
 
 from __future__ import annotations
@@ -54,8 +54,6 @@ TEMPLATE = "triton_tem"
 KERNEL_PREFIX = re.compile(r"graph_\d+_(?=cpp_)")  # Inductor's prefix of C++ kernels
 NO_ORIGINS = "Python runs them between the graphs, or Inductor does not report their origin."
 TOO_OLD = "this PyTorch does not report the origin of Inductor's kernels; PyTorch 2.10 and later do."
-
-
 MAX_DISTANCE = 16  # nodes between a product and its quantization
 
 
@@ -77,8 +75,8 @@ class QuantizedNodes:
         self._used: set[Any] = set()
 
     def sources(self, node: Any, extern: bool) -> list[Any]:
-        """Return the Dynamo nodes of an Inductor node that quantizes, all of them for a library's call."""
-        names = (item.name for item in node.meta.get("from_node") or ())
+        """Return the Dynamo nodes of an Inductor node that quantizes; for a library's call back to the product."""
+        names = (source.name for source in node.meta.get("from_node") or ())
         source = next((self._nodes[name] for name in names if name in self._nodes), None)
         quantizes = target_of(node).startswith(("qconv", "qlinear"))
         if source is None or not (quantizes or is_conversion(target_of(source))):
@@ -86,28 +84,31 @@ class QuantizedNodes:
         if not extern:
             return [source]
         nodes = self._from_product(source, MAX_DISTANCE)
-        self._used.update(item for item in nodes if target_of(item) in QUANTIZED_PRODUCTS)
-        return nodes or [item for item in source.all_input_nodes if item.op == "call_function"] or [source]
+        self._used.update(product for product in nodes if target_of(product) in QUANTIZED_PRODUCTS)
+        return nodes or [before for before in source.all_input_nodes if before.op == "call_function"] or [source]
 
-    def _from_product(self, node: Any, left: int) -> list[Any]:
-        """Return the nodes from an unused product to ``node``, both included."""
+    def _from_product(self, node: Any, distance: int) -> list[Any]:
+        """Return the nodes from an unused product to ``node``, both included, over at most ``distance`` nodes."""
         if target_of(node) in QUANTIZED_PRODUCTS:
             return [] if node in self._used else [node]
-        if not left or target_of(node).startswith("dequantize_"):
+        if not distance or target_of(node).startswith("dequantize_"):
             return []
-        nodes = [item for source in node.all_input_nodes for item in self._from_product(source, left - 1)]
-        own = [] if is_conversion(target_of(node)) else [node]
-        return list(dict.fromkeys([*nodes, *own])) if nodes else []
+        nodes: dict[Any, None] = {}
+        for source in node.all_input_nodes:
+            nodes |= dict.fromkeys(self._from_product(source, distance - 1))
+        if nodes and not is_conversion(target_of(node)):
+            nodes[node] = None
+        return list(nodes)
 
 
 class TracingCompiler:
-    """Inductor with settings by which its kernels can be told apart and traced back.
+    """Inductor with settings that identify its kernels and their origins.
 
-    The mode's CUDA graphs are off, because a replay shows no operators.
+    CUDA graphs are off, because a replay shows no operators.
 
     Attributes:
-        graphs: The calls in each graph's code, in compilation order: kernels, and operators without namespace.
-        has_provenance: Whether this PyTorch lists the nodes behind Inductor's calls.
+        graphs: the calls in each graph's code, in compilation order: kernels, and operators without namespace.
+        has_provenance: whether this PyTorch lists the nodes behind Inductor's calls.
     """
 
     def __init__(self, module: Any, mode: str, *, on_gpu: bool) -> None:
@@ -161,33 +162,35 @@ class TracingCompiler:
 
         node_names = getattr(debug, "_inductor_triton_kernel_to_post_grad_node_info", {})
         nodes = {node.name: node for node in V.graph.module.graph.nodes}
-        place = {name: index for index, name in enumerate(nodes)}
         computed: set[Any] = set()
         layers = []
         for name, number in PROVENANCE_HANDLE.findall(code):
-            names = (item for item in node_names.get(f"{name}:{number}", ()) if item in nodes)
-            origins = [nodes[name] for name in sorted(names, key=place.__getitem__)]
-            called, extern = short_name(name)
-            own = computed_nodes(called, extern, origins, computed)
-            layers.append(self._layer(called, extern, own, computed))
-            computed |= {node for node in own if extern or called.startswith(TEMPLATE) or not is_product(node)}
+            listed = set(node_names.get(f"{name}:{number}", ()))
+            origins = [node for node_name, node in nodes.items() if node_name in listed]
+            call_name, extern = profiler_name(name)
+            call_nodes = computed_nodes(call_name, extern, origins, computed)
+            layers.append(self._layer(call_name, extern, call_nodes, computed))
+            if not extern and not call_name.startswith(TEMPLATE):
+                call_nodes = [node for node in call_nodes if not is_product(node)]
+            computed.update(call_nodes)
         return layers
 
-    def _layer(self, name: str, extern: bool, own: list[Any], computed: set[Any]) -> Layer:
-        """Return the layer of one call; nodes in ``computed`` belong to earlier calls."""
-        own = [node for node in own if node.op != "get_attr"] or own  # constants may only change their memory order
-        parts = [source for node in own for part in parts_of(node) for source in self._quantized.sources(part, extern)]
-        paths = (module_path(part, self._paths) for part in parts)
-        inner = [node for node in own if node not in computed]
-        after = [] if inner else own
-        inside = set(inner)
-        reads = [source for node in inner for source in node.all_input_nodes if source not in inside]
-        writes = [node for node in inner if any(user not in inside for user in node.users)]
-        operators = tuple(dict.fromkeys(filter(None, map(operator_of, parts))))
-        inputs, outputs = node_tensors(dict.fromkeys(reads or after)), node_tensors(writes or after)
+    def _layer(self, name: str, extern: bool, nodes: list[Any], computed: set[Any]) -> Layer:
+        """Return the layer of one call with its nodes; nodes in ``computed`` belong to earlier calls."""
+        nodes = [node for node in nodes if node.op != "get_attr"] or nodes  # constants may only change their order
+        parts = [part for node in nodes for part in parts_of(node)]
+        sources = [source for part in parts for source in self._quantized.sources(part, extern)]
+        paths = (module_path(source, self._paths) for source in sources)
+        new = {node: None for node in nodes if node not in computed}
+        reads = [source for node in new for source in node.all_input_nodes if source not in new]
+        writes = [node for node in new if any(user not in new for user in node.users)]
+        if not new:
+            reads = writes = nodes
+        operators = tuple(dict.fromkeys(filter(None, map(operator_of, sources))))
+        inputs, outputs = node_tensors(dict.fromkeys(reads)), node_tensors(writes)
         return Layer(
             name=name,
-            kind=(ONEDNN | INTEGER_PRODUCTS).get(name, name) if extern else kind_of(name, operators),
+            kind=(ONEDNN | INTEGER_PRODUCTS).get(name, name) if extern else kernel_kind(name, operators),
             modules=tuple(dict.fromkeys(path for path in paths if path is not None)),
             operators=operators,
             inputs=inputs,
@@ -196,7 +199,7 @@ class TracingCompiler:
         )
 
 
-def kind_of(name: str, operators: Sequence[str]) -> str:
+def kernel_kind(name: str, operators: Sequence[str]) -> str:
     """Return the kind of a generated kernel, such as a Triton reduction or a mere conversion."""
     if operators and all(map(is_conversion, operators)):
         return operators[-1].rpartition("::")[2]
@@ -213,20 +216,20 @@ def precision_of(name: str, operators: Sequence[str], tensors: Iterable[Tensor])
 
 
 def computed_nodes(name: str, extern: bool, origins: list[Any], computed: set[Any]) -> list[Any]:
-    """Return the nodes that a call computes, of those that Inductor lists: it also lists earlier ones.
+    """Return the nodes that a call computes, among those that Inductor lists, which include earlier ones.
 
     Convolutions and matrix products are computed by libraries and Triton templates, and by no other kernel; nothing
     after a product is computed before it. A kernel that computes nothing works on the last listed node: it changes the
-    memory order of weights or outcome, or computes it again. Nodes in ``computed`` belong to earlier calls.
+    memory order of weights or results, or computes a result again. Nodes in ``computed`` belong to earlier calls.
     """
-    whole = [item for node in origins for item in with_accumulator(node)] if extern else origins
-    products = [node for node in whole if is_product(node) and node not in computed]
+    expanded = [part for node in origins for part in with_accumulator(node)] if extern else origins
+    products = [node for node in expanded if is_product(node) and node not in computed]
     if name in INTEGER_PRODUCTS:
         return [node for node in products if name in map(target_of, parts_of(node))][:1] or products[:1] or origins
     if extern:
-        alike = [node for node in origins if target_of(node) == name]
-        others = [node for node in whole if not is_product(node)] if len(whole) > len(origins) else []
-        return [node for node in alike if node not in computed] or others or products or alike or origins
+        namesakes = [node for node in origins if target_of(node) == name]
+        others = [node for node in expanded if not is_product(node)] if len(expanded) > len(origins) else []
+        return [node for node in namesakes if node not in computed] or others or products or namesakes or origins
     if name.startswith(TEMPLATE) and products:
         return [node for node in origins if node not in computed]
     new = [node for node in origins if not (node in computed or is_product(node) or needs_product(node, computed))]
@@ -234,8 +237,8 @@ def computed_nodes(name: str, extern: bool, origins: list[Any], computed: set[An
 
 
 def with_accumulator(node: Any) -> list[Any]:
-    """Return a node, after the one to whose outcome it adds in place, which Inductor lists instead."""
-    inputs = [item for item in node.all_input_nodes if item.op == "call_function" and "_binary" in node.name]
+    """Return a node, after the node to whose result it adds in place; Inductor lists only the later one."""
+    inputs = [source for source in node.all_input_nodes if source.op == "call_function" and "_binary" in node.name]
     return [*(with_accumulator(inputs[-1]) if len(inputs) > 1 else []), node]
 
 
@@ -259,7 +262,7 @@ def is_product(node: Any) -> bool:
 
 
 def parts_of(node: Any) -> list[Any]:
-    """Return the nodes that a node stands for: itself, or those of a pattern that Inductor lowers as one.
+    """Return the node itself, or the nodes of a pattern that Inductor lowers as one node.
 
     Such a pattern, as a product and the activation behind it, is a partial function of its match.
     """
@@ -267,7 +270,7 @@ def parts_of(node: Any) -> list[Any]:
     return list(getattr(match, "nodes", ())) or [node]
 
 
-def short_name(name: str) -> tuple[str, bool]:
+def profiler_name(name: str) -> tuple[str, bool]:
     """Return a call's name as the profiler shows it, and whether it is a library's operator."""
     parts = name.removeprefix("torch.ops.").split(".")
     if len(parts) == 1:
@@ -280,7 +283,8 @@ def module_path(node: Any, paths: dict[int, str]) -> str | None:
     path = own_path(node, paths)
     if path is not None or node.op == "placeholder":
         return path
-    before, behind = (nearest_modules(node, way, paths) for way in ("all_input_nodes", "users"))
+    before = nearest_modules(node, "all_input_nodes", paths)
+    behind = nearest_modules(node, "users", paths)
     if is_conversion(target_of(node)):  # a conversion belongs to the node before it
         modules = before or behind
     else:  # constants and last nodes have one neighbor
@@ -291,20 +295,21 @@ def module_path(node: Any, paths: dict[int, str]) -> str | None:
 def own_path(node: Any, paths: dict[int, str]) -> str | None:
     """Return the path in a node's own stack of modules, or ``None`` where the stack is lost.
 
-    The stack has ids of modules. That of an exported program, whose modules are gone, has paths, the model's first.
+    The stack has the ids of modules. An exported program has lost its modules, and its stack has their paths, which
+    begin with the model's empty path.
     """
     if is_conversion(operator_of(node)) or is_conversion(target_of(node)):
         return None
     stack = node.meta.get("nn_module_stack") or {}
-    exported = next((text for text, _ in stack.values()), None) == ""
+    is_exported = next((text for text, _ in stack.values()), None) == ""
     for key, (text, _) in reversed(list(stack.items())):
         number = str(key).partition("@")[0]
-        path = paths.get(int(number)) if number.isdigit() else None
-        if path is None and isinstance(text, str):
-            named = text.removeprefix("L['self']").removeprefix(".")
-            path = named if exported or named in paths.values() else None
-        if path is not None:
-            return path
+        if number.isdigit() and int(number) in paths:
+            return paths[int(number)]
+        if isinstance(text, str):
+            path = text.removeprefix("L['self']").removeprefix(".")
+            if is_exported or path in paths.values():
+                return path
     return "" if node.meta.get("stack_trace") or node.meta.get("source_fn_stack") else None
 
 
@@ -335,14 +340,14 @@ def operator_of(node: Any) -> str:
 
 def node_tensors(nodes: Iterable[Any]) -> tuple[Tensor, ...]:
     """Return the tensors of nodes; free sizes are those of the compilation."""
-    result = []
+    tensors = []
     for node in nodes:
         values = node.meta.get("val")
         for value in values if isinstance(values, (tuple, list)) else (values,):
             if hasattr(value, "shape") and hasattr(value, "dtype"):
                 shape = tuple(size if isinstance(size, int) else int(size.node.hint or 0) for size in value.shape)
-                result.append(Tensor(name=node.name, shape=shape, dtype=str(value.dtype).removeprefix("torch.")))
-    return tuple(result)
+                tensors.append(Tensor(name=node.name, shape=shape, dtype=str(value.dtype).removeprefix("torch.")))
+    return tuple(tensors)
 
 
 class InductorNames(OperatorNames):
@@ -351,7 +356,7 @@ class InductorNames(OperatorNames):
     def __init__(self, compiler: TracingCompiler) -> None:
         self.unknown_reason = NO_ORIGINS if compiler.has_provenance else TOO_OLD
         self._count: Counter[str] = Counter()
-        self._expected: dict[Call, Layer] = {}  # by graph and name, and the number among equal names
+        self._expected: dict[Call, Layer] = {}  # by ``graph/name`` and the number among equal names
         for number, graph in enumerate(compiler.graphs):
             for layer in graph:
                 name = f"{number}/{layer.name}"
@@ -362,35 +367,35 @@ class InductorNames(OperatorNames):
         """Return the calls of each graph's code, by graph and name, and everything else that Python called."""
         calls: list[tuple[Call, TracedOperator]] = []
         others = []
-        for part in outermost_operators(root, lambda name: name.startswith(GRAPH_SPAN) or "::" in name):
-            if part.name.startswith(GRAPH_SPAN):
-                calls += self._inside(part, part.name.removeprefix(GRAPH_SPAN))
+        for operator in outermost_operators(root, lambda name: name.startswith(GRAPH_SPAN) or "::" in name):
+            if operator.name.startswith(GRAPH_SPAN):
+                calls += self._graph_calls(operator, operator.name.removeprefix(GRAPH_SPAN))
             else:
-                others.append(part)
+                others.append(operator)
         return calls + number_calls(others)
 
-    def _inside(self, part: TracedOperator, graph: str) -> list[tuple[Call, TracedOperator]]:
-        calls = outermost_operators(part, lambda name: "::" in name or f"{graph}/{plain_name(name)}" in self._count)
+    def _graph_calls(self, span: TracedOperator, graph: str) -> list[tuple[Call, TracedOperator]]:
+        calls = outermost_operators(span, lambda name: "::" in name or f"{graph}/{plain_name(name)}" in self._count)
         return number_calls(calls, lambda name: f"{graph}/{plain_name(name)}")
 
     def name_layers(self, times: Mapping[Call, LayerTimes]) -> dict[Call, Layer]:
         """Name layers by call, with the graph if there are several, and a number among equal names."""
         counts = Counter(name for name, _ in times)
-        alike: dict[str, set[tuple[str, ...]]] = {}
+        modules: dict[str, set[tuple[str, ...]]] = {}
         for (name, _), layer in self._expected.items():
-            alike.setdefault(name, set()).add(layer.modules)
-        several = len({name.partition("/")[0] for name in self._count}) > 1
-        shown_before: Counter[str] = Counter()
+            modules.setdefault(name, set()).add(layer.modules)
+        has_graphs = len({name.partition("/")[0] for name in self._count}) > 1
+        title_counts: Counter[str] = Counter()
         layers = {}
         for call in sorted(times, key=lambda call: times[call].begins.get(0, inf)):
             name = call[0]
-            sure = counts[name] == self._count[name] or len(alike.get(name, ())) == 1
-            expected = self._expected.get(call, self._expected.get((name, 0))) if sure else None
-            shown = name if several and expected else name.partition("/")[2] or name
-            shown_before[shown] += 1
-            turn = f" #{shown_before[shown]}" if shown_before[shown] > 1 else ""
+            is_certain = counts[name] == self._count[name] or len(modules.get(name, ())) == 1
+            expected = self._expected.get(call, self._expected.get((name, 0))) if is_certain else None
+            title = name if has_graphs and expected else name.partition("/")[2] or name
+            title_counts[title] += 1
+            number = f" #{title_counts[title]}" if title_counts[title] > 1 else ""
             layer = expected or Layer(name="", kind=plain_name(name), operators=(name,))
-            layers[call] = replace(layer, name=shown + turn)
+            layers[call] = replace(layer, name=title + number)
         return layers
 
 

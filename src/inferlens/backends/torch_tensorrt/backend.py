@@ -15,14 +15,7 @@ from typing import Any, ClassVar, cast
 import msgspec
 from msgspec import structs
 
-from inferlens.backends.availability import (
-    cuda_precisions,
-    cuda_quantized,
-    ignore_deprecations,
-    is_installed,
-    torch_versions,
-    unsupported_on_error,
-)
+from inferlens.backends.availability import ignore_deprecations, is_installed, torch_gpu, unsupported_on_error
 from inferlens.backends.base import (
     Absence,
     Backend,
@@ -105,9 +98,8 @@ DYNAMO_ONLY = "what NVIDIA ModelOpt quantizes is exported for torch_tensorrt:dyn
 NO_MODELOPT = "it takes NVIDIA ModelOpt, which is not installed (pip install nvidia-modelopt requests)"
 
 
-# The front ends, a runner each. ``torch.export`` and Dynamo treat a size of 1 as a constant, and Torch-TensorRT
-# optimizes for the example's sizes. Examples therefore have the optimum's sizes, and the largest where the optimum is
-# 1.
+# Every front end is a runner. ``torch.export`` and Dynamo treat a size of 1 as a constant, and Torch-TensorRT optimizes
+# for the example's sizes. Examples therefore have the optimum's sizes, or 2 for a size that varies from 1.
 
 
 class CompilingRunner(ReplayingRunner):
@@ -225,9 +217,9 @@ class CompilingRunner(ReplayingRunner):
             why = f"There is no engine: everything ran in PyTorch (min_block_size {options.min_block_size})."
             self.preparation.warn("no-engines", why, "inferlens partition shows why.")
         if options.require_full_compilation and (partition.breaks or partition.interruptions or not partition.engines):
-            between = partition.interruptions and not partition.breaks
-            message = "Python runs between the compiled graphs" if between else "PyTorch runs a part"
-            message = f"{message} of '{self.model.name}', but require_full_compilation is set."
+            only_between = partition.interruptions and not partition.breaks
+            problem = "Python runs between the compiled graphs" if only_between else "PyTorch runs a part"
+            message = f"{problem} of '{self.model.name}', but require_full_compilation is set."
             raise Unsupported(message, hint="inferlens partition, which shows which part and why")
 
 
@@ -255,9 +247,9 @@ class Dynamo(CompilingRunner):
         kind = {"output_format": "torchscript" if path.suffix == ".ts" else "exported_program"}
         # Ranges are dimensions, because the library would make a separate one for every input's batch.
         dimensions = export_dimensions(self.compiled, self.model.inputs) if path.suffix == ".ep" else None
-        more = {} if dimensions is None else {"dynamic_shapes": dimensions}
+        dynamic = {} if dimensions is None else {"dynamic_shapes": dimensions}
         with compile_step(self.model.name, f"save as {path.suffix}", hint="the other kind of file, .ts or .ep"):
-            self.library.module.save(self.compiled, str(path), arg_inputs=list(self.example()), **kind, **more)
+            self.library.module.save(self.compiled, str(path), arg_inputs=list(self.example()), **kind, **dynamic)
 
 
 class Compile(CompilingRunner):
@@ -355,7 +347,7 @@ class ScriptFrontEnd(ScriptBase):
 
 
 FRONT_ENDS: dict[str, type[CompilingRunner]] = {
-    item.variant: item for item in (Dynamo, Compile, TraceFrontEnd, ScriptFrontEnd)
+    front_end.variant: front_end for front_end in (Dynamo, Compile, TraceFrontEnd, ScriptFrontEnd)
 }
 
 
@@ -395,8 +387,8 @@ def quantized_layers(module: Any) -> list[str]:
     """Return the paths of the layers whose inputs and weights are both quantized."""
     return [
         path
-        for path, item in module.named_modules()
-        if all(getattr(getattr(item, f"{name}_quantizer", None), "is_enabled", False) for name in ("input", "weight"))
+        for path, part in module.named_modules()
+        if all(getattr(getattr(part, f"{name}_quantizer", None), "is_enabled", False) for name in ("input", "weight"))
     ]
 
 
@@ -444,7 +436,7 @@ class TorchTensorRT(Backend, Saver, Partitioner, Deployer):
         *tensorrt_knobs(),
     )
     recommended = tuple(
-        Recommendation(item, options={"cuda_graph": True}, fixed_shapes=True) for item in ("dynamo", LOADED)
+        Recommendation(variant, options={"cuda_graph": True}, fixed_shapes=True) for variant in ("dynamo", LOADED)
     )
 
     def capabilities(self) -> Capabilities:
@@ -452,25 +444,32 @@ class TorchTensorRT(Backend, Saver, Partitioner, Deployer):
         library = find_library()
         if isinstance(library, Absence):
             return Capabilities(formats=(*FORMATS, "torchscript", "torch_tensorrt"), absent=(library,))
-        precisions, limits = cuda_precisions(torch)
-        script = tuple(precision for precision in precisions if precision != "bf16")
-        quantizable, lacking = cuda_quantized(torch)
-        to = quantizable if is_installed("modelopt") else ()
-        limits |= {f"cuda/{name}": DYNAMO_ONLY if to else NO_MODELOPT for name in quantizable} | lacking
+        gpu = torch_gpu()
+        script = tuple(precision for precision in gpu.precisions if precision != "bf16")
+        quantizes = gpu.quantized if is_installed("modelopt") else ()
+        limits = gpu.limits | {f"cuda/{name}": DYNAMO_ONLY if quantizes else NO_MODELOPT for name in gpu.quantized}
+        limits |= gpu.quantized_limits
         limits |= {f"{name}/cuda/bf16": "the TorchScript front end knows no bf16" for name in SCRIPTS}
         scripts = SCRIPTS if library.script else ()
         no_script = f"this {TITLE} was built without the TorchScript front end"
         return Capabilities(
             formats=(*FORMATS, "torchscript") if scripts else FORMATS,
             supports=(
-                Support("dynamo", "cuda", (*precisions, *to), FORMATS, quantizes=to, keeps=("fp16",) if to else ()),
-                Support("compile", "cuda", precisions, FORMATS),
+                Support(
+                    "dynamo",
+                    "cuda",
+                    (*gpu.precisions, *quantizes),
+                    FORMATS,
+                    quantizes=quantizes,
+                    keeps=("fp16",) if quantizes else (),
+                ),
+                Support("compile", "cuda", gpu.precisions, FORMATS),
                 *(Support(name, "cuda", script, SCRIPT_FORMATS[name]) for name in scripts),
-                Support(LOADED, "cuda", precisions, ("torch_tensorrt",)),
+                Support(LOADED, "cuda", gpu.precisions, ("torch_tensorrt",)),
             ),
             absent=() if scripts else tuple(Absence(name, no_script, DYNAMO) for name in SCRIPTS),
             limits=limits,
-            libraries={**torch_versions(torch), **library.versions},
+            libraries={**gpu.versions, **library.versions},
             dynamic_shapes=True,
         )
 
@@ -493,13 +492,13 @@ class TorchTensorRT(Backend, Saver, Partitioner, Deployer):
         with self._runner(model, case, preparation, options, library) as runner:
             runner.save(path)
         gpu = current_gpu() or Gpu(name="")
-        written = new_provenance(
+        provenance = new_provenance(
             path, FILE_KINDS[path.suffix], model, case,
             flavour=library.flavour, version=library.versions[library.package], libraries=library.versions,
             gpu=gpu.name, compute_capability=gpu.compute_capability, options=structs.asdict(options),
             build_seconds=sum(phase.seconds for phase in preparation.phases if phase.name == "build"),
         )  # fmt: skip
-        write_provenance(path, written)
+        write_provenance(path, provenance)
 
     def deploy_suffix(self, case: Case) -> str:
         """Return the suffix in which the front end saves, or that of a loaded file."""
@@ -532,18 +531,18 @@ class TorchTensorRT(Backend, Saver, Partitioner, Deployer):
     def partition(self, model: Model, case: Case, preparation: Preparation) -> Partition:
         """Return which operators would run in TensorRT, and why not the others, without building.
 
-        It needs no GPU. Where one was assumed, the process is of no other use afterwards.
+        It needs no GPU. If a GPU was assumed, the process must not do anything else afterwards.
         """
         with assume_gpu() as assumed:
-            here = structs.replace(case, device="cpu" if assumed else "cuda")
-            return self._runner(model, here, preparation, self.parse_options(case), load_library()).partition(assumed)
+            case = structs.replace(case, device="cpu" if assumed else "cuda")
+            return self._runner(model, case, preparation, self.parse_options(case), load_library()).partition(assumed)
 
     def times_kernels(self, case: Case, *, cached: bool = False) -> bool:
         """Return whether TensorRT builds; TensorRT for RTX compiles kernels as they are called."""
         return not cached and case.variant != LOADED and not load_library().rtx
 
     def tolerance(self, case: Case) -> float:
-        """Return TF32's tolerance where it is on; TensorRT for RTX always computes fp32 in TF32."""
+        """Return the tolerance of TF32 if it is on; TensorRT for RTX always computes fp32 in TF32."""
         library = find_library()
         tf32 = self.parse_options(case).tf32 or bool(built_option(case.model, "tf32"))
         return precision_tolerance(case, tf32=tf32 or (isinstance(library, Library) and library.rtx))
@@ -553,8 +552,8 @@ class TorchTensorRT(Backend, Saver, Partitioner, Deployer):
         """Offer no build options for a loaded module; TensorRT for RTX is as in ``tensorrt``."""
         rtx = facts.get("flavour") == FLAVOUR_TITLES["tensorrt_rtx"]
         is_built = case.variant == LOADED and option != "cuda_graph"
-        unknown = case.variant in SCRIPTS and option in NOT_IN_SCRIPT
-        if is_built or unknown or (rtx and option in TACTIC_OPTIONS):
+        is_missing = case.variant in SCRIPTS and option in NOT_IN_SCRIPT
+        if is_built or is_missing or (rtx and option in TACTIC_OPTIONS):
             return Hint()
         return Hint(asked=True) if rtx and option == "tf32" else super().hint(case, option, value, facts)
 

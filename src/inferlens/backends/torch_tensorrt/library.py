@@ -103,21 +103,22 @@ def load_library() -> Library:
 @contextmanager
 def replace_attributes(owner: Any, **new: Any) -> Iterator[None]:
     """Replace attributes of a module or class while the context lasts."""
-    own = {name: getattr(owner, name) for name in new}
+    originals = {name: getattr(owner, name) for name in new}
     try:
         for name, value in new.items():
             setattr(owner, name, value)
         yield
     finally:
-        for name, value in own.items():
+        for name, value in originals.items():
             setattr(owner, name, value)
 
 
 @contextmanager
 def assume_gpu() -> Iterator[str]:
-    """Where there is no GPU, answer CUDA's queries for an assumed one, and yield its capability.
+    """Without a GPU, answer CUDA's queries for an assumed GPU, and yield its compute capability.
 
-    Only lowering and partitioning work then. The library stays imported, so the process is of no other use.
+    Only lowering and partitioning work then. The library stays imported, so the process must not do anything else
+    afterwards.
     """
     if torch.cuda.is_available():
         yield ""
@@ -128,16 +129,16 @@ def assume_gpu() -> Iterator[str]:
         "get_device_capability": ASSUMED_CAPABILITY, "current_device": 0, "get_device_properties": device,
         "get_device_name": device.name, "mem_get_info": (memory, memory),
     }  # fmt: skip
-    with ExitStack() as put_back:
+    with ExitStack() as restored:
         functions = {name: lambda *_, answer=answer: answer for name, answer in answers.items()}
-        put_back.enter_context(replace_attributes(torch.cuda, **functions))
+        restored.enter_context(replace_attributes(torch.cuda, **functions))
         if is_installed("torch_tensorrt"):
             compiler = importlib.import_module("torch_tensorrt.dynamo._compiler")
-            here = torch.device("cpu")  # the device of PyTorch's parts
-            put_back.enter_context(replace_attributes(compiler, to_torch_device=lambda _: here))
+            cpu = torch.device("cpu")  # the device of PyTorch's parts
+            restored.enter_context(replace_attributes(compiler, to_torch_device=lambda _: cpu))
         # The CPU chooses convolutions by batch, so a range of sizes would end at 15 (or begin at 16).
-        put_back.callback(torch._C._set_mkldnn_enabled, torch._C._get_mkldnn_enabled())
-        put_back.callback(torch._C._set_nnpack_enabled, torch._C._get_nnpack_enabled())
+        restored.callback(torch._C._set_mkldnn_enabled, torch._C._get_mkldnn_enabled())
+        restored.callback(torch._C._set_nnpack_enabled, torch._C._get_nnpack_enabled())
         torch._C._set_mkldnn_enabled(False)
         torch._C._set_nnpack_enabled(False)
         yield f"{major}.{minor}"
@@ -189,7 +190,7 @@ def dynamo_settings(
 ) -> dict[str, Any]:
     """Return the arguments of ``dynamo.compile``, or options of ``torch.compile``, that this version knows."""
     names = library.settings if case.variant == "compile" else library.settings & library.parameters
-    wanted = structs.asdict(options) | {
+    settings = structs.asdict(options) | {
         "torch_executed_ops": set(executed_ops(options.torch_executed_ops)),
         "optimization_level": None if options.optimization_level == DEFAULT_LEVEL else options.optimization_level,
         "disable_tf32": not options.tf32,
@@ -203,10 +204,10 @@ def dynamo_settings(
         "use_explicit_typing": True,
     }
     if not options.use_python_runtime:
-        del wanted["use_python_runtime"]
+        del settings["use_python_runtime"]
     if options.autocast:
-        wanted |= {"enable_autocast": True, "autocast_low_precision_type": precision_dtype(case.precision)}
-    return {name: value for name, value in wanted.items() if name in names}
+        settings |= {"enable_autocast": True, "autocast_low_precision_type": precision_dtype(case.precision)}
+    return {name: value for name, value in settings.items() if name in names}
 
 
 def script_settings(options: TorchTensorRTOptions, case: Case) -> dict[str, Any]:
@@ -242,4 +243,5 @@ def _overloads(word: str) -> Iterator[str]:
             expected="names such as aten.relu or aten.relu.default, joined by +",
             hint=suggestion(name, dir(getattr(torch.ops, space))) or "inferlens partition shows the names",
         )
-    yield from (f"torch.ops.{space}.{name}.{item}" for item in ([overload] if overload else overloads))
+    for suffix in [overload] if overload else overloads:
+        yield f"torch.ops.{space}.{name}.{suffix}"

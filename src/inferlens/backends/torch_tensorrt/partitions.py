@@ -1,9 +1,8 @@
 """Partitions: which operators run in PyTorch and why, the modules they came from, and breaks of Dynamo's graphs.
 
-Both partitioning functions of the library are wrapped while it compiles. A compiled module shows the number of its
-engines alone. Dynamo names modules by their place in the compiled function, and
-Torch-TensorRT's lowering drops them; here they become paths of the model and are kept. A path that is not certain is
-omitted, and the computation stays the same.
+Both partitioning functions of the library are wrapped while it compiles. A compiled module only shows the number of its
+engines. Dynamo names modules by their position in the compiled function, and Torch-TensorRT's lowering drops them; here
+they become paths of the model and are kept. An uncertain path is omitted. The computation does not change.
 """
 
 from __future__ import annotations
@@ -20,16 +19,7 @@ from typing import Any
 
 from inferlens.backends.torch_tensorrt.library import replace_attributes
 from inferlens.errors import LateModule, reason
-from inferlens.record.builds import (
-    Interruption,
-    Operator,
-    Partition,
-    Segment,
-    Side,
-    Why,
-    choices_of,
-    merged,
-)
+from inferlens.record.builds import Interruption, Operator, Partition, Segment, Side, Why, choices_of, merged
 
 torch: Any = LateModule("torch")
 
@@ -48,20 +38,20 @@ EXPORTS = "aot_export_joint_simple"
 class LoweredGraph:
     """A lowered graph without its weights: its partition, and those of other ``min_block_size``."""
 
-    def __init__(self, number: int, graph_module: Any, executed: Any, again: Callable[..., Any]) -> None:
-        """Copy the graph; ``executed`` always run in PyTorch, and ``again`` partitions a copy of the graph."""
+    def __init__(self, number: int, graph_module: Any, executed: Any, repartition: Callable[..., Any]) -> None:
+        """Copy the graph; ``executed`` always run in PyTorch, and ``repartition`` partitions a copy of the graph."""
         from torch_tensorrt.dynamo.partitioning._adjacency_partitioner import OpSupportTester
 
         self._number = number
         self._module = without_weights(graph_module)
         self._executed = executed
         self._support = OpSupportTester(torch_executed_ops=executed)
-        self._partition_again = again
+        self._repartition = repartition
         self._segments: tuple[Segment, ...] | None = None
 
-    def set_partition(self, result: Any, again: Callable[..., Any]) -> None:
+    def set_partition(self, result: Any, repartition: Callable[..., Any]) -> None:
         """Keep the result of the library's partitioner, and a function to call it again."""
-        self._partition_again = again
+        self._repartition = repartition
         self._segments = self._segments_of(result)
 
     @property
@@ -76,7 +66,7 @@ class LoweredGraph:
         if not any(node.op in CALL_NODES for node in self._module.graph.nodes):
             return ()
         clone = torch.fx.GraphModule(self._module, copy.deepcopy(self._module.graph))  # partitioning changes it
-        return self._segments_of(self._partition_again(clone, min_block_size=min_block_size)[0])
+        return self._segments_of(self._repartition(clone, min_block_size=min_block_size)[0])
 
     def pytorch_reason(self, node: Any) -> tuple[Why, str]:
         """Return why PyTorch runs a node, as a code and in words, from the library's converters."""
@@ -88,7 +78,7 @@ class LoweredGraph:
         if source is not None and source.op in CALL_NODES:  # an item of a result runs where the result is computed
             reason, detail = self.pytorch_reason(source)
             if reason != "block too small":
-                return reason, f"a result of {short_name(source)}: {detail}"
+                return reason, f"a result of {operator_name(source)}: {detail}"
         if self._support.is_node_supported({}, node):
             return "block too small", ""
         converted = node.target in DYNAMO_CONVERTERS
@@ -101,14 +91,14 @@ class LoweredGraph:
             if node.op == "call_module":
                 side: Side = "TensorRT" if ENGINE_PREFIX in str(node.target) else "PyTorch"
                 parts.append(self._segment(partitioned.get_submodule(node.target).graph.nodes, side))
-            elif node.target is not getitem or all(item.op != "call_module" for item in node.all_input_nodes):
+            elif node.target is not getitem or all(source.op != "call_module" for source in node.all_input_nodes):
                 parts.append(self._segment([node], "PyTorch"))  # nodes that unpack a submodule's outputs are new
         return merged(parts)
 
     def _segment(self, nodes: Any, side: Side) -> Segment:
         why: Callable[[Any], tuple[Why, str]] = self.pytorch_reason if side == "PyTorch" else lambda _: ("", "")
         calls = (node for node in nodes if node.op in CALL_NODES)
-        operators = tuple(Operator(short_name(node), module_path(node), *why(node)) for node in calls)
+        operators = tuple(Operator(operator_name(node), module_path(node), *why(node)) for node in calls)
         return Segment(side, operators, self._number)
 
 
@@ -118,20 +108,21 @@ def watch_partitioner() -> Iterator[list[LoweredGraph]]:
     from torch_tensorrt.dynamo import partitioning
 
     graphs: list[LoweredGraph] = []
-    asks, fast = partitioning.get_graph_converter_support, partitioning.fast_partition
-    whole = {"require_full_compilation": False}
+    get_support, fast = partitioning.get_graph_converter_support, partitioning.fast_partition
+    partial_compilation = {"require_full_compilation": False}
 
     def record_graph(graph_module: Any, torch_executed_ops: Any = None) -> Any:
-        supported, total = asks(graph_module, torch_executed_ops)
+        supported, total = get_support(graph_module, torch_executed_ops)
         executed = torch_executed_ops or set()
-        again = partial(fast, torch_executed_ops=executed, skip_fusion=supported == total, **whole)
-        graphs.append(LoweredGraph(len(graphs), graph_module, executed, again))
+        skip_fusion = supported == total
+        repartition = partial(fast, torch_executed_ops=executed, skip_fusion=skip_fusion, **partial_compilation)
+        graphs.append(LoweredGraph(len(graphs), graph_module, executed, repartition))
         return supported, total
 
     def record_partition(partition: Callable[..., Any], graph_module: Any, *positional: Any, **arguments: Any) -> Any:
         result = partition(graph_module, *positional, **arguments)
         if graphs:
-            graphs[-1].set_partition(result[0], partial(partition, **{**arguments, **whole}))
+            graphs[-1].set_partition(result[0], partial(partition, **{**arguments, **partial_compilation}))
         return result
 
     names = ("fast_partition", "global_partition")
@@ -145,15 +136,15 @@ def segments_of(graphs: Sequence[LoweredGraph]) -> tuple[Segment, ...]:
     return tuple(segment for graph in graphs for segment in graph.segments)
 
 
-def partition_choices(graphs: Sequence[LoweredGraph], own: int) -> dict[str, Any]:
-    """Return ``choices`` and ``ways`` of a partition by the library's partitioner, or a ``note`` why not."""
+def partition_choices(graphs: Sequence[LoweredGraph], min_size: int) -> dict[str, Any]:
+    """Return ``choices`` and ``ways`` of a partition by the library's partitioner, or a ``note`` with the reason."""
 
     def evaluate(min_block_size: int) -> list[Segment]:
         return [segment for graph in graphs for segment in graph.segments_at(min_block_size)]
 
     try:
         sizes = [len(segment.operators) for segment in evaluate(1) if segment.runs_in == "TensorRT"]
-        return choices_of(sizes, own, evaluate)
+        return choices_of(sizes, min_size, evaluate)
     except Exception as error:  # the partitioner raises nearly every type, and the partition itself is complete
         return {"note": f"The partitions of other values of min_block_size are unknown: {reason(error)}."}
 
@@ -204,10 +195,10 @@ class CapturedGraphs:
         """Return Torch-TensorRT's backend for ``torch.compile`` of ``module``, watched."""
         from torch._dynamo import lookup_backend, utils
 
-        own = lookup_backend("torch_tensorrt")
+        backend = lookup_backend("torch_tensorrt")
         self._end_reasons, self._reason_count = [], len(getattr(utils, "graph_break_reasons", ()))
 
-        def torch_tensorrt(graph_module: Any, inputs: Any, **more: Any) -> Any:
+        def torch_tensorrt(graph_module: Any, inputs: Any, **settings: Any) -> Any:
             self._end_reasons.append(getattr(graph_module, "compile_subgraph_reason", None))
             try:
                 set_paths(graph_module, module)
@@ -215,7 +206,7 @@ class CapturedGraphs:
                 for node in graph_module.graph.nodes:
                     node.meta.pop(STACK, None)
             with keep_paths():
-                return own(graph_module, inputs, **more)
+                return backend(graph_module, inputs, **settings)
 
         return torch_tensorrt
 
@@ -225,20 +216,20 @@ class CapturedGraphs:
 
         interruptions: dict[tuple[str, str], Interruption] = {}
         graph = -1
-        for item in list(getattr(utils, "graph_break_reasons", ()))[self._reason_count :]:
-            graph = next((number for number, end in enumerate(self._end_reasons) if end is item), graph)
-            lines = [f"{Path(frame.filename).name} line {frame.lineno or 0}" for frame in item.user_stack or ()]
-            why, place = reason(item.reason), lines[-1] if lines else ""
-            interruptions.setdefault((why, place), Interruption(graph, why, place))
+        for graph_break in list(getattr(utils, "graph_break_reasons", ()))[self._reason_count :]:
+            graph = next((number for number, end in enumerate(self._end_reasons) if end is graph_break), graph)
+            lines = [f"{Path(frame.filename).name} line {frame.lineno or 0}" for frame in graph_break.user_stack or ()]
+            why, line = reason(graph_break.reason), lines[-1] if lines else ""
+            interruptions.setdefault((why, line), Interruption(graph, why, line))
         reasons = {why for why, _ in interruptions}
-        rest = dict.fromkeys(reason(item) for item in utils.counters.get("graph_break", {}))
-        return (*interruptions.values(), *(Interruption(graph, why) for why in rest if why not in reasons))
+        counted = dict.fromkeys(reason(text) for text in utils.counters.get("graph_break", {}))
+        return (*interruptions.values(), *(Interruption(graph, why) for why in counted if why not in reasons))
 
 
 def set_paths(graph_module: Any, module: Any) -> None:
     """Set the module path of every node in one of Dynamo's graphs that a part of ``module`` called.
 
-    Dynamo names modules by their ids, and by their places in the compiled function, which may be a part of the model.
+    Dynamo names modules by their ids, and by their position in the compiled function, which may be a part of the model.
     """
     parts = {str(id(part)): (path, type(part)) for path, part in module.named_modules()}
     for node in graph_module.graph.nodes:
@@ -254,17 +245,17 @@ def keep_paths() -> Iterator[None]:
     from torch.fx.traceback import preserve_node_meta
 
     backends = import_module(BACKENDS)
-    own = getattr(backends, EXPORTS, None)
-    if own is None:
+    original = getattr(backends, EXPORTS, None)
+    if original is None:
         yield
         return
 
-    def export(graph_module: Any, inputs: Any, **more: Any) -> Any:
+    def export(graph_module: Any, inputs: Any, **settings: Any) -> Any:
         try:
             with preserve_node_meta():
-                result = own(lambda *arguments: torch.fx.Interpreter(graph_module).run(*arguments), inputs, **more)
-        except Exception:  # fall back to the library's own function
-            return own(graph_module, inputs, **more)
+                result = original(lambda *tensors: torch.fx.Interpreter(graph_module).run(*tensors), inputs, **settings)
+        except Exception:  # the paths are lost
+            return original(graph_module, inputs, **settings)
         for node in result.graph.nodes:
             if STACK in node.meta:  # nodes share it, and the library removes what it has read
                 node.meta[STACK] = dict(node.meta[STACK])
@@ -284,7 +275,7 @@ def full_name(node: Any) -> str:
     return node.target if isinstance(node.target, str) else str(_get_qualified_name(node.target))
 
 
-def short_name(node: Any) -> str:
+def operator_name(node: Any) -> str:
     """Return the short name, such as ``aten.relu.default`` or ``getitem``."""
     return full_name(node).removeprefix("torch.ops.").removeprefix("_operator.")
 

@@ -1,11 +1,11 @@
 """Runners of modules with engines, and their layers: those of engines, and the parts that PyTorch runs between them.
 
-A part that PyTorch runs is one layer. The layers of a CUDA graph are known only without such parts.
+A part that PyTorch runs is one layer. The layers of a CUDA graph are only known if there are no such parts.
 
-Under :func:`detailed_engines` engines keep details, and every layer of the network carries its own name as metadata,
-which TensorRT passes on. Neither changes the computation. The names hold the path of the module:
-``[CONVOLUTION]-[aten_ops.convolution.default]-[layer1.0.conv1/convolution_1]``; those of the TorchScript front end end
-in ``scope: __module.layer1/... # file``. A layer without a name carries the operator that was converted.
+Inside :func:`detailed_engines` engines keep details, and every layer of the network has its own name as metadata, which
+TensorRT passes on. Neither changes the computation. The names hold the path of the module:
+``[CONVOLUTION]-[aten_ops.convolution.default]-[layer1.0.conv1/convolution_1]``. In the TorchScript front end they end
+with ``scope: __module.layer1/... # file``. The metadata of a layer without a name is the converted operator.
 """
 
 from __future__ import annotations
@@ -27,21 +27,10 @@ from inferlens.backends.base import GpuLaunch, KernelOrigin, KernelSources, Kern
 from inferlens.backends.profiling.kernels import layers_of_kernels, trace_kernels
 from inferlens.backends.profiling.runs import check_level
 from inferlens.backends.pytorch.runner import Feed, TorchOptions, TorchRunner, not_entered
-from inferlens.backends.tensorrt.layers import (
-    Lookup,
-    absences,
-    inspected_layers,
-    kernel_sources,
-    layers_and_bindings,
-)
+from inferlens.backends.tensorrt.layers import Lookup, absences, inspected_layers, kernel_sources, parse_inspection
 from inferlens.backends.tensorrt.library import check_gpu, current_gpu
 from inferlens.backends.torch_tensorrt.library import TITLE, Library, TorchTensorRTOptions, replace_attributes
-from inferlens.backends.torch_tensorrt.partitions import (
-    ENGINE_MODULES,
-    SCOPE,
-    clean_path,
-    compiled_partition,
-)
+from inferlens.backends.torch_tensorrt.partitions import ENGINE_MODULES, SCOPE, clean_path, compiled_partition
 from inferlens.errors import InferlensError, LateModule, Unsupported, is_short_of_memory, reason
 from inferlens.models.compiled import Provenance, read_provenance
 from inferlens.models.model import Model
@@ -73,7 +62,7 @@ def collect_engines(level: str) -> Iterator[list[Any]]:
     modules: list[Any] = []
 
     def record(module: Any, setup: Any, *arguments: Any) -> Any:
-        if not any(module is item for item in modules):
+        if not any(module is engine_module for engine_module in modules):
             modules.append(module)
         return setup(module, *arguments)
 
@@ -92,12 +81,12 @@ def engine_information(compiled: Any) -> list[tuple[str, list[Any], list[str]]]:
     """
     engines = []
     for path, part in _modules(compiled):
-        described = [(path or name, engine.get_engine_layer_info) for name, engine in _native(part)]
+        described = [(path or name, engine.get_engine_layer_info) for name, engine in _native_engines(part)]
         if not described and hasattr(part, "get_layer_info"):  # of the runtime in Python
             described = [(path, part.get_layer_info)]
         for name, describe in described:
             try:
-                engines.append((name, *layers_and_bindings(str(describe()))))
+                engines.append((name, *parse_inspection(str(describe()))))
             except (msgspec.DecodeError, RuntimeError):
                 engines.append((name, [], []))
     return engines
@@ -106,11 +95,11 @@ def engine_information(compiled: Any) -> list[tuple[str, list[Any], list[str]]]:
 def _modules(compiled: Any) -> list[tuple[str, Any]]:
     if isinstance(compiled, list):
         named = ((str(getattr(module, "name", "")), module) for module in compiled)
-        return [(name or f"engine {place}", module) for place, (name, module) in enumerate(named)]
+        return [(name or f"engine {index}", module) for index, (name, module) in enumerate(named)]
     return list(compiled.named_modules()) if hasattr(compiled, "named_modules") else []
 
 
-def _native(part: Any) -> Iterator[tuple[str, Any]]:
+def _native_engines(part: Any) -> Iterator[tuple[str, Any]]:
     """Yield the engines that a module holds as attributes or, of a script module, that its graph reads."""
     if not isinstance(part, torch.jit.ScriptModule):
         for name, value in vars(part).items():
@@ -170,13 +159,13 @@ class CompiledModule:
     def origins(self, launched: Sequence[GpuLaunch]) -> KernelSources:
         """Return the origin of each kernel of one run: a layer of an engine, or the part around its launch."""
         layers, _, absent = self.inspect()
-        inside = {PART_SCOPE + part.name: part for part in self.part_layers()}
-        parts = [next((inside[name] for name in item.scopes if name in inside), None) for item in launched]
-        elsewhere = [item for item, part in zip(launched, parts, strict=True) if part is None]
-        engines = kernel_sources(elsewhere, layers, absent)
-        rest = iter(engines.origins)
-        origins = (next(rest) if part is None else KernelOrigin(part.name, part.modules) for part in parts)
-        return KernelSources(tuple(origins), engines.absent)
+        by_scope = {PART_SCOPE + part.name: part for part in self.part_layers()}
+        parts = [next((by_scope[name] for name in launch.scopes if name in by_scope), None) for launch in launched]
+        engine_launches = [launch for launch, part in zip(launched, parts, strict=True) if part is None]
+        engine_sources = kernel_sources(engine_launches, layers, absent)
+        engine_origins = iter(engine_sources.origins)
+        origins = (next(engine_origins) if part is None else KernelOrigin(part.name, part.modules) for part in parts)
+        return KernelSources(tuple(origins), engine_sources.absent)
 
     @contextmanager
     def scopes(self) -> Iterator[None]:
@@ -204,20 +193,20 @@ def detailed_engines(library: Library, level: str) -> Iterator[None]:
     if not (hasattr(kind, CONFIG_METHOD) and hasattr(kind, CONVERT_METHOD)):
         yield
         return
-    own = {name: getattr(kind, name) for name in (CONFIG_METHOD, CONVERT_METHOD)}
+    original_configure, original_convert = getattr(kind, CONFIG_METHOD), getattr(kind, CONVERT_METHOD)
     tensorrt = importlib.import_module(library.package)
 
     def convert(interpreter: Any, node: Any) -> Any:
         network = interpreter.ctx.net
-        before = network.num_layers
-        result = own[CONVERT_METHOD](interpreter, node)
-        for layer in map(network.get_layer, range(before, network.num_layers)):
+        first = network.num_layers
+        result = original_convert(interpreter, node)
+        for layer in map(network.get_layer, range(first, network.num_layers)):
             if layer.name.startswith(UNNAMED_PREFIX):
                 layer.metadata = f"[{layer.type.name}]-[{node.target}]-[{interpreter._cur_node_name}]"
         return result
 
     def configure(interpreter: Any, *arguments: Any, **named: Any) -> Any:
-        config = own[CONFIG_METHOD](interpreter, *arguments, **named)
+        config = original_configure(interpreter, *arguments, **named)
         config.profiling_verbosity = tensorrt.ProfilingVerbosity.DETAILED
         network = interpreter.ctx.net
         for layer in map(network.get_layer, range(network.num_layers)):
@@ -319,11 +308,11 @@ class LoadedRunner(ReplayingRunner):
     ) -> None:
         path = self._path = cast("Path", model.path)
         stored = read_provenance(path)
-        self._made_with = stored.options if stored else {}
+        self._built_options = stored.options if stored else {}
         check_file(path, stored, library)
-        unheeded = [name for name in options.__struct_fields__ if name not in COMPILED_OPTIONS]
-        warn_ignored_options(options, unheeded, "the module is compiled already.", preparation)
-        autocast = bool(self._made_with.get("autocast"))  # its inputs are fp32 in any precision
+        ignored = [name for name in options.__struct_fields__ if name not in COMPILED_OPTIONS]
+        warn_ignored_options(options, ignored, "the module is compiled already.", preparation)
+        autocast = bool(self._built_options.get("autocast"))  # its inputs are fp32 in any precision
         super().__init__(model, case, preparation, msgspec.structs.replace(options, autocast=autocast), library)
 
     def build(self, module: Any) -> Callable[..., Any]:
@@ -331,7 +320,7 @@ class LoadedRunner(ReplayingRunner):
         facts = self.preparation.facts
         facts["flavour"] = self.library.flavour
         self.compiled = module
-        size = self._made_with.get("min_block_size")
+        size = self._built_options.get("min_block_size")
         try:
             partition = compiled_partition(
                 module, front_end=self.case.variant, flavour=self.library.flavour,
@@ -352,10 +341,10 @@ def check_file(path: Path, provenance: Provenance | None, library: Library) -> N
     """Refuse a file that cannot run here according to its provenance: opening it can end the process."""
     if provenance is None:
         return
-    here = library.versions[library.package]
-    if provenance.flavour != library.flavour or provenance.version.split(".")[:3] != here.split(".")[:3]:
+    version = library.versions[library.package]
+    if provenance.flavour != library.flavour or provenance.version.split(".")[:3] != version.split(".")[:3]:
         raise Unsupported(
-            f"{path} holds engines of {provenance.flavour} {provenance.version}; here is {library.flavour} {here}.",
+            f"{path} holds engines of {provenance.flavour} {provenance.version}; here is {library.flavour} {version}.",
             hint=EXPORT_AGAIN,
         )
     # TensorRT for RTX has no engines for other GPUs, whatever the file's options say.
