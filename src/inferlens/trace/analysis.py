@@ -337,7 +337,7 @@ class Costs:
         # An operator that outlasts the one around its begin counts there for as long as both run.
         np.subtract.at(self_time, callers, np.minimum(nest.end[called], nest.end[callers]) - nest.begin[called])
         rows = trace.calls.row
-        order = np.lexsort((-trace.duration[rows], trace.begin[rows], trace.thread[rows]))
+        order = Nest.order(trace, rows)
         # The runtime calls the driver: a call within another call does not count.
         outermost = order[Nest(trace, rows[order]).parent == NONE]
         operators = self.launch_links.around_calls(Category.OPERATOR)[outermost]

@@ -295,12 +295,12 @@ class LaunchLinks:
 
 
 class Nest:
-    """Events of a trace as nested intervals on threads.
+    """The events in the ``rows`` of a trace as nested intervals on threads. The rows are in :meth:`order`."""
 
-    Args:
-        trace: whose events they are.
-        rows: theirs, sorted by thread, then by begin, outer ones first.
-    """
+    @staticmethod
+    def order(trace: Trace, rows: Ints) -> Ints:
+        """Return the order of events by thread, then by begin, outer ones first."""
+        return np.lexsort((-trace.duration[rows], trace.begin[rows], trace.thread[rows]))
 
     def __init__(self, trace: Trace, rows: Ints) -> None:
         self.thread, self.begin, self.end = trace.thread[rows], trace.begin[rows], trace.ends(rows)

@@ -80,7 +80,8 @@ def call_stacks(analysis: Analysis) -> tuple[Ints, list[str]]:
     """
     trace = analysis.trace
     rows = trace.rows(Category.PYTHON)
-    rows = _nested(trace, rows[~trace.starting(rows, "<built-in")])
+    rows = rows[~trace.starting(rows, "<built-in")]
+    rows = rows[Nest.order(trace, rows)]
     nest, scopes = Nest(trace, rows), trace.scopes.row
     path_codes, numbers = _paths(trace, nest, rows)
     stacks = [""]
@@ -101,10 +102,6 @@ def _paths(trace: Trace, nest: Nest, rows: Ints) -> tuple[Ints, dict[tuple[int, 
     return np.array(path_numbers, dtype=np.int64), numbers
 
 
-def _nested(trace: Trace, rows: Ints) -> Ints:
-    return rows[np.lexsort((-trace.duration[rows], trace.begin[rows], trace.thread[rows]))]
-
-
 def _module_calls(analysis: Analysis) -> Ints:
     """Return the calls of modules in the chosen step, sorted as in a nest."""
     trace = analysis.trace
@@ -113,7 +110,8 @@ def _module_calls(analysis: Analysis) -> Ints:
     if not len(rows):
         rows = trace.rows(Category.ANNOTATION)
         rows = rows[~trace.starting(rows, *_NOT_MODULES)]
-    return _nested(trace, rows[analysis.within(trace.begin[rows])])
+    rows = rows[analysis.within(trace.begin[rows])]
+    return rows[Nest.order(trace, rows)]
 
 
 def _launched_time(analysis: Analysis, nest: Nest, path_codes: Ints, count: int) -> Any:
