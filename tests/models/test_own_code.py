@@ -45,8 +45,8 @@ def write(folder, *, size=4, package=False):
 def test_a_factory_by_path_imports_its_neighbors(here, package, absolute):
     path = write(here / "sub" / "net", package=package)
     name = f"{path if absolute else path.relative_to(here)}:build"
-    assert find(name).spec == f"factory:{name}"
-    assert find(name).name == ("model.build" if absolute else "sub.net.model.build")
+    short = "model.build" if absolute else "sub.net.model.build"
+    assert (find(name).spec, find(name).name) == (f"factory:{name}", short)
     assert loaded(name).inputs[0].shape == (1, 4)
 
 
