@@ -64,12 +64,9 @@ def test_it_waits_for_a_quiet_machine_if_asked(tmp_path, monkeypatch):
     looks = iter(["other programs use 0.9 of 2 CPUs", ""])
     monkeypatch.setattr(monitor, "other_programs", lambda **_: next(looks))
     words = ("ab", "fake:demo", "fake:fast", "fake", *QUICK, "--max-rounds", "3")
-    said = inferlens(*words, "--wait", "1m", cwd=tmp_path).stderr
-    assert (
-        0
-        < said.index("for a quiet machine: other programs use 0.9 of 2 CPUs.")
-        < said.index("The machine is quiet after")
-    )
+    progress = inferlens(*words, "--wait", "1m", cwd=tmp_path).stderr
+    waiting = progress.index("for a quiet machine: other programs use 0.9 of 2 CPUs.")
+    assert 0 < waiting < progress.index("The machine is quiet after")
 
 
 def test_json_is_all_that_standard_output_has(tmp_path):

@@ -116,10 +116,7 @@ def test_each_client_has_one_request_under_way() -> None:
     assert (log.answered - log.due).tolist() == pytest.approx([1.0] * 20)
 
 
-@pytest.mark.parametrize(
-    ("text", "gaps"),
-    [("constant", {1.0}), ("bursts=4", {0.0, 4.0})],
-)
+@pytest.mark.parametrize(("text", "gaps"), [("constant", {1.0}), ("bursts=4", {0.0, 4.0})])
 def test_arrivals_come_as_they_are_named(text: str, gaps: set[float]) -> None:
     assert {*np.diff(unit_times(Arrivals.parse(text), 100, 0)).tolist()} == gaps
 
@@ -178,16 +175,11 @@ def test_batches_are_chosen_where_they_serve_more(
     assert rate == pytest.approx(capacity, rel=0.15)
 
 
-def test_a_disturbance_in_the_search_does_not_lower_the_capacity() -> None:
-    calls = itertools.count()
-    disturbed = measured(record(), lambda _: 0.5 if 120 < next(calls) < 160 else 0.01)
-    assert disturbed.capacity == pytest.approx(100, rel=0.03)
-
-
-def test_runs_with_luck_do_not_raise_the_capacity() -> None:
-    calls = itertools.count()
-    lucky = measured(record(), lambda _: 0.005 if 700 < next(calls) < 2500 else 0.01)
-    assert lucky.capacity == pytest.approx(100, rel=0.03)
+@pytest.mark.parametrize(("seconds", "calls"), [(0.5, range(121, 160)), (0.005, range(701, 2500))])
+def test_slow_or_lucky_calls_in_the_search_do_not_change_the_capacity(seconds: float, calls: range) -> None:
+    numbers = itertools.count()
+    result = measured(record(), lambda _: seconds if next(numbers) in calls else 0.01)
+    assert result.capacity == pytest.approx(100, rel=0.03)
 
 
 def test_a_limit_that_no_rate_keeps_ends_the_search_before_the_traffic_takes_very_long() -> None:

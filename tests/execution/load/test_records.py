@@ -29,37 +29,22 @@ def record(case: Case = CASE, deployment: Deployment | None = None, **fields: An
     return replace(LoadRecord(id="", created="", case=case, requested=most, deployment=most), **fields)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"seconds": 1.0},
-        {"search": True},
-        {"rates": (5.0,)},
-        {"limit": Limit(0.5)},
-        {"round": 1},
-        {"requested": Deployment(2)},
-        {"case": replace(CASE, precision="fp16")},
-    ],
-    ids=lambda change: next(iter(change)),
-)
+@pytest.mark.parametrize("change", [
+    {"seconds": 1.0}, {"search": True}, {"rates": (5.0,)}, {"limit": Limit(0.5)}, {"round": 1},
+    {"requested": Deployment(2)}, {"case": replace(CASE, precision="fp16")},
+], ids=lambda change: next(iter(change)))  # fmt: skip
 def test_a_run_with_other_options_is_measured_again(change: dict[str, Any]) -> None:
     assert record().key == record().key
     assert record(**change).key != record().key
 
 
-@pytest.mark.parametrize(
-    ("limit", "device", "run", "wait"),
-    [
-        ("gpu", "cuda", {"gpu": 0.97, "busy": 0.99}, 0.0),
-        ("host", "cuda", {"gpu": 0.4, "busy": 0.99, "host": 0.1}, 0.0),
-        ("cpu", "cpu", {"busy": 0.7, "host": 0.95}, 0.0),
-        ("instances", "cpu", {"busy": 0.95, "host": 0.5}, 0.0),
-        ("call", "cpu", {"busy": 0.3, "mean_batch": 2.0}, 0.0),
-        ("batching", "cpu", {"busy": 0.3, "waited": 0.015}, 0.02),
-        ("queue", "cpu", {"busy": 0.3, "waited": 0.015}, 0.005),
-        ("queue", "cpu", {"busy": 0.6, "waited": 0.004}, 0.0),
-    ],
-)
+@pytest.mark.parametrize(("limit", "device", "run", "wait"), [
+    ("gpu", "cuda", {"gpu": 0.97, "busy": 0.99}, 0.0),
+    ("host", "cuda", {"gpu": 0.4, "busy": 0.99, "host": 0.1}, 0.0), ("cpu", "cpu", {"busy": 0.7, "host": 0.95}, 0.0),
+    ("instances", "cpu", {"busy": 0.95, "host": 0.5}, 0.0), ("call", "cpu", {"busy": 0.3, "mean_batch": 2.0}, 0.0),
+    ("batching", "cpu", {"busy": 0.3, "waited": 0.015}, 0.02), ("queue", "cpu", {"busy": 0.3, "waited": 0.015}, 0.005),
+    ("queue", "cpu", {"busy": 0.6, "waited": 0.004}, 0.0),
+])  # fmt: skip
 def test_what_limits_a_rate_follows_from_the_machine(
     limit: str, device: str, run: dict[str, float], wait: float
 ) -> None:

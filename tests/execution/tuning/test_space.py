@@ -243,17 +243,6 @@ def test_what_the_plan_asks_for_stays_beside_every_neighbour(knobs):
     assert all(case.options["clock"] == "host" and "trouble" not in case.options for case in near)
 
 
-@pytest.mark.parametrize("backend", ["torch_compile", "onnxruntime", "torchscript", "openvino", "pytorch"])
-def test_every_candidate_is_some_steps_from_its_family(backend):
-    """Of a real backend, as if it ran everywhere; knobs that exclude each other are swapped in one step."""
-    part = BACKENDS.get(backend)
-    supports = tuple(Support(variant, "cpu", ("fp32",)) for variant in part.variants)
-    able = {backend: Capabilities(formats=("module",), supports=supports)}
-    found = space(able, RESNET, {"without": ["threads"], "measures": ["throughput"]})
-    for family in (each.case for each in found.families):
-        assert reached(family, found) == {case.digest for case in combinations(family, found)}
-
-
 def reached(family, found):
     """What steps from neighbour to neighbour lead to."""
     seen, left = {family.digest}, [family]
