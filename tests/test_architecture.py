@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import gc
 import re
 import subprocess
 import sys
@@ -44,6 +45,14 @@ BANNED_OPENINGS: dict[str, int] = {}
 LONG_FUNCTION = 61  # an option of a command takes a line
 LONG_FILE = 800
 MODULE = re.compile(r"inferlens(\.\w+)+(:\w+)?")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_collection() -> Iterator[None]:
+    """To look for garbage among the nodes of all modules takes longer than to parse them."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @functools.cache
