@@ -108,11 +108,13 @@ def example_caches() -> list[tuple[Any, str, Callable[..., Any]]]:
 
 @pytest.fixture(scope="module")
 def examples_read_once() -> Iterator[None]:
-    """Files of this checkout are read, and what counts and is shown of them is worked out, once."""
+    """Files of this checkout are read and worked out once. Garbage is collected between tests alone."""
+    gc.disable()
     with pytest.MonkeyPatch.context() as patch:
         for module, name, function in example_caches():
             patch.setattr(module, name, function)
         yield
+    gc.enable()
 
 
 @pytest.fixture(scope="session")
