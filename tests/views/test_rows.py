@@ -161,9 +161,12 @@ def test_a_failure_before_the_inputs_were_known_stays_in_its_comparison():
     assert len({row.comparison for row in rows([record(), lost])}) == 1
 
 
-def test_cases_that_look_alike_get_different_names():
-    found = rows([record(case(seed=seed)) for seed in (0, 1)])
-    assert sorted(row.name for row in found) == ["pytorch fp32", "pytorch fp32 (2)"]
+@pytest.mark.parametrize(("records", "names"), [
+    ([record(case(seed=seed)) for seed in (0, 1)], ["pytorch fp32", "pytorch fp32 (2)"]),
+    ([record(case("openvino", precision="int8"), facts={"quantized_share": 0})], ["openvino int8 (partly)"]),
+])  # fmt: skip
+def test_names_tell_rows_apart(records, names):
+    assert sorted(row.name for row in rows(records)) == names
 
 
 def test_a_name_carries_the_range_a_model_was_prepared_for_where_ranges_differ():
@@ -436,12 +439,6 @@ def test_screens_fit_on_a_screen():
 def test_programs_get_how_busy_the_machine_was():
     data = json.loads(shown(BUSY, "json"))
     assert data["machine_load"] == {"busy": True, "other_cpus": 1.0, "cpus": 2, "gpu_share": None, "steal": 0.0}
-
-
-def test_the_name_of_a_row_says_that_it_is_quantized_in_part():
-    made = record(case("openvino", precision="int8"), samples=(0.01, 0.02) * 100, facts={"quantized_share": 0})
-    (row,) = rows([made])
-    assert row.name == "openvino int8 (partly)"
 
 
 def test_the_command_that_decides_has_all_words_of_the_plan():
