@@ -145,7 +145,7 @@ class RaceData:
             rivals=rivals,
             open=tuple(name for name, rival in near.items() if not _is_out(rival, limit, level)),
             as_fast=tuple(name for name, rival in near.items() if rival.chance_above(limit) < level),
-            chance=math.prod(rival.chance_above(-limit) for rival in near.values()),
+            chance=math.prod((rival.chance_above(-limit) for rival in near.values()), start=1.0),
         )
 
     def _leader(self, names: Sequence[str]) -> tuple[str, dict[str, LogRatio]]:
