@@ -59,10 +59,11 @@ def test_a_softmax_elsewhere_is_no_attention(work):
     assert "attention-not-fused" not in advised(queued(*work))
 
 
-def test_products_of_odd_sizes_are_to_be_padded():
+def test_products_of_odd_sizes_say_what_they_are_built_for():
     of = advised(queued((BMM, 400, "aten::bmm"), (ALIGNED, 600, "aten::mm")))["misaligned"]
     assert of.seconds == pytest.approx(350e-6, rel=1e-3)
     assert of.sentence.startswith("40 % of the GPU's time ")
+    assert "built for sm_75 and not for this GPU's sm_90" in of.sentence
     assert of.hint == "Make the sizes of products multiples of 8, by padding."
     assert "misaligned" not in advised(queued((BMM, 1, "aten::bmm"), (ALIGNED, 999, "aten::mm"))), "too little"
 

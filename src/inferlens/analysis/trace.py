@@ -57,6 +57,8 @@ _BETWEEN = (*POINTWISE[1:], *_MOVES, "fill", "softmax")
 _REACH = 8  # kernels, or operators, between a softmax and a product
 _SET_UP = ("Malloc", "cudaFree", "hipFree", "HostAlloc", "HostRegister", "ModuleLoad", "LibraryLoad")
 _VECTOR = re.compile(r"_(?:align[a-z]?|ldg)(\d+)")  # elements that a kernel on tensor cores reads at once
+_BUILT_FOR = re.compile(r"(?:cutlass_|sm)(\d\d)_|(volta)_|(turing)_|(ampere)_")
+_GENERATIONS = {"volta": 70, "turing": 75, "ampere": 80}
 _HOST_COPY = re.compile(r"HtoD|DtoH")
 _BATCHED = ("aten::bmm", "aten::baddbmm", "aten::matmul", "aten::einsum")
 _LOW_PRECISION = re.compile(r"fp4|fp8|int4|e[245]m\d|awq|gptq|marlin", re.IGNORECASE)
@@ -116,7 +118,8 @@ class TraceEvidence:
         self.family = np.array([family_of(name) for name in self.names], dtype=object)
         self.family[communicates[order]] = "communication"
         self.kernels: Bools = (trace.category[self.rows] == Category.KERNEL) & self.on_gpu
-        self.capability = trace.about.devices[0].major if trace.about.devices else 0
+        device = trace.about.devices[0] if trace.about.devices else None
+        self.capability = (device.major, device.minor) if device else (0, 0)
 
     def seconds(self, intervals: Intervals) -> float:
         return intervals.intersection(self.window).total / self.count / SECOND
@@ -286,16 +289,23 @@ def _misaligned(evidence: TraceEvidence) -> Saving:
     narrow = (evidence.vectors < 1) & ~evidence.attention[0]
     words = evidence.words(narrow)
     multiple = MULTIPLES.get(kernel_precision(words["longest"]), 4)
-    return evidence.saving(narrow, 1 - evidence.vectors), {**words, "multiple": multiple}
+    built, older = _BUILT_FOR.search(words["longest"]), ""
+    major, minor = evidence.capability
+    if built and major:
+        number = next(int(_GENERATIONS.get(group, group)) for group in built.groups() if group)
+        own = 10 * major + minor
+        older = f", built for sm_{number} and not for this GPU's sm_{own}" if number < own else ""
+    return evidence.saving(narrow, 1 - evidence.vectors), {**words, "multiple": multiple, "older": older}
 
 
 def _tensor_cores_unused(evidence: TraceEvidence) -> Saving:
     unused = evidence.in_family(*DENSE) & evidence.where(
         lambda name: uses_tensor_cores(name) is False and could_use_tensor_cores(name)
     )
+    major, _ = evidence.capability
     action = "fp16, bf16 (autocast) or TF32 (torch.set_float32_matmul_precision('high'))"
-    words = {**evidence.words(unused), "action": action if evidence.capability >= 8 else "fp16 (autocast)"}
-    return evidence.saving(unused) if evidence.capability >= 7 else 0.0, words
+    words = {**evidence.words(unused), "action": action if major >= 8 else "fp16 (autocast)"}
+    return evidence.saving(unused) if major >= 7 else 0.0, words
 
 
 def _elementwise(evidence: TraceEvidence) -> Saving:
@@ -373,7 +383,7 @@ TRACE_RULES = (
           "Attention is not fused, {calls:#softmax} a step: {part:percent} of {base} with its products",
           "Fuse attention: torch.nn.functional.scaled_dot_product_attention."),
     _rule("misaligned", _misaligned,
-          "{part:percent} of {base} is in products that read few elements at once",
+          "{part:percent} of {base} is in products that read few elements at once{older}",
           "Make the sizes of products multiples of {multiple}, by padding."),
     _rule("tensor-cores-unused", _tensor_cores_unused,
           "Convolutions and products without tensor cores, by their names, are {part:percent} of {base}",

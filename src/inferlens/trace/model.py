@@ -96,31 +96,42 @@ GPU = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
 CALLS = (Category.RUNTIME, Category.DRIVER)
 SCOPES = (Category.OPERATOR, Category.ANNOTATION)
 
-# Kinds of Kineto's categories (its ActivityType.h), and of those before PyTorch 1.12. Names in ``_VENDORS`` have a
-# vendor's name in front, as in ``cuda_runtime``, ``xpu_driver``, ``gpu_memcpy`` and ``mlu_memset``, or stand alone in
-# old traces.
+# Kinds of Kineto's categories (its ActivityType.h), of those before PyTorch 1.12, and of the processes of torch_npu,
+# whose events have no category. Names in ``_VENDORS`` have a vendor's name in front, as in ``cuda_runtime``,
+# ``xpu_driver``, ``gpu_memcpy`` and ``mlu_memset``, or stand alone in old traces.
 _VENDORS = {
     "runtime": Category.RUNTIME, "driver": Category.DRIVER, "memcpy": Category.MEMCPY, "memset": Category.MEMSET,
     "kernel": Category.KERNEL, "sync": Category.SYNCHRONISATION, "user_annotation": Category.GPU_ANNOTATION,
     "event": Category.MARKER, "counters": Category.MARKER, "insight": Category.MARKER,
-    "profiler_range": Category.MARKER, "scope_profiler": Category.MARKER,
+    "profiler_range": Category.MARKER, "scope_profiler": Category.MARKER, "workloadd": Category.RUNTIME,
 }  # fmt: skip
 _KINDS = {
     "cpu_op": Category.OPERATOR, "operator": Category.OPERATOR, "collective_comm": Category.OPERATOR,
     "user_annotation": Category.ANNOTATION, "python_function": Category.PYTHON, "python": Category.PYTHON,
     "pythonfunction": Category.PYTHON, "trace": Category.SPAN, "overhead": Category.OVERHEAD,
     "cpu_instant_event": Category.MARKER, "external_correlation": Category.MARKER,
+    "hpu_op": Category.KERNEL, "mtia_ccp_events": Category.KERNEL, "ascend hardware": Category.KERNEL,
+    "cann": Category.RUNTIME, "enqueue": Category.RUNTIME, "dequeue": Category.RUNTIME,
     "node": Category.OPERATOR, "session": Category.ANNOTATION, "api": Category.ANNOTATION,  # of ONNX Runtime
+    "communication": Category.MARKER, "hccl": Category.MARKER, "overlap analysis": Category.MARKER,
+}  # fmt: skip
+# Categories with several kinds of work, and the kinds by an event's name (MTIA) or task type (Ascend).
+MIXED = ("", "hpu_op", "mtia_ccp_events")
+_TASKS = {
+    "dma_request": Category.MEMCPY, "sdma": Category.MEMCPY, "memcpy_async": Category.MEMCPY,
+    "event_wait": Category.SYNCHRONISATION, "event_record": Category.SYNCHRONISATION,
+    "notify_wait": Category.SYNCHRONISATION, "notify_record": Category.SYNCHRONISATION,
 }  # fmt: skip
 # What was in the category of operators before there was one of annotations.
 ANNOTATIONS = ("ProfilerStep#", "Optimizer.", "enumerate(DataLoader)")
 
 
 @cache
-def category_of(name: str) -> int:
-    """Return the number of the kind of a category."""
+def category_of(name: str, task: str = "") -> int:
+    """Return the number of the kind of a category or process; the task of a device is more exact than that."""
     name = name.lower()
-    return int(_KINDS.get(name) or _VENDORS.get(name.partition("_")[2] or name, Category.OTHER))
+    kind = _KINDS.get(name) or _VENDORS.get(name.partition("_")[2] or name, Category.OTHER)
+    return int(_TASKS.get(task.lower(), kind))
 
 
 @dataclass(frozen=True, eq=False)

@@ -31,6 +31,7 @@ from inferlens.trace.model import (
     ANNOTATIONS,
     CALLS,
     GPU,
+    MIXED,
     PROBLEMS,
     SCOPES,
     UNKNOWN,
@@ -321,12 +322,17 @@ class TraceBuilder:
         self._remarks = remarks
         self._names, self._texts, self._threads = _Codes(), _Codes({b"": 0}), _Codes()
         self._columns: dict[type[Any], list[dict[str, NDArray[Any]]]] = {}
+        self._processes: dict[Any, str] = {}  # names by number
         self._unknown: Counter[str] = Counter()  # events of unknown categories
+        self._unknown_time = 0  # nanoseconds of those of a device
         self._count = self._bytes = 0
         self._most = memory_left() // _SHARE
 
     def add(self, events: Sequence[Event]) -> None:
         """Add events, in any order. Raises InferlensError if memory has no room for them."""
+        for event in events:
+            if event.name == "process_name" and event.args:
+                self._processes[event.pid] = _text(event.args.process)
         self._add_complete([event for event in events if event.ph == "X"])
         memory, times = _timed([
             event for event in events
@@ -349,9 +355,7 @@ class TraceBuilder:
         scopes, memory = Scopes(**self._joined(Scopes)), Allocations(**self._joined(Allocations))
         self._remark_lost_kernels(gpu, calls, main["name"][calls.row], begin[calls.row])
         if self._unknown:
-            names = ", ".join(name for name, _ in self._unknown.most_common(_NAMED))
-            share = self._unknown.total() / len(begin)
-            self._remarks[f"{percent(share)} of the events are of unknown categories, such as {names}."] += 1
+            self._remarks[self._unknown_share(len(begin), int(duration[gpu.row].sum()))] += 1
         inner_last = (-duration[scopes.row], begin[scopes.row], thread[scopes.row])
         return Trace(
             strings=tuple(self._names), texts=tuple(text.decode(errors="replace") for text in self._texts),
@@ -399,8 +403,14 @@ class TraceBuilder:
         durations, usable = _nanoseconds([event.dur for event in timed], least=0)
         self._remarks["have no duration, or one below zero; it was taken as zero"] += int((~usable).sum())
         categories = np.fromiter(map(category_of, [event.cat for event in timed]), np.int8, len(timed))
+        for index, event in enumerate(timed):
+            if event.cat in MIXED:
+                categories[index] = self._kind_of_mixed(event)
         for index in np.flatnonzero(categories == Category.OTHER).tolist():
-            self._unknown[timed[index].cat or "none"] += 1
+            event = timed[index]
+            self._unknown[event.cat or self._processes.get(event.pid) or "none"] += 1
+            if event.args and (event.args.device, event.args.stream) != (None, None):
+                self._unknown_time += int(durations[index])
         columns = {
             "name": self._names.of([event.name for event in timed]),
             "category": categories,
@@ -414,6 +424,26 @@ class TraceBuilder:
             args = [timed[index].args or NO_ARGUMENTS for index in indices.tolist()]
             self._add_part(form, args, row=indices + self._count)
         self._count += len(timed)
+
+    def _kind_of_mixed(self, event: Event) -> int:
+        """Return the kind of an event of :data:`MIXED` categories; set the device and the correlation that it lacks."""
+        args = event.args = event.args or Arguments()
+        if not event.cat:
+            args.correlation = args.connection if args.correlation is None else args.correlation
+            return category_of(self._processes.get(event.pid, ""), _text(args.task))
+        if event.cat == "hpu_op" and args.device is None:
+            return Category.RUNTIME
+        args.device = event.pid if args.device is None and isinstance(event.pid, int) else args.device
+        return category_of(event.cat, event.name)
+
+    def _unknown_share(self, events: int, device_time: int) -> str:
+        """Return the sentence about events of unknown categories."""
+        names, count = [name for name, _ in self._unknown.most_common(_NAMED)], len(self._unknown)
+        more = f" and {count - _NAMED} more" if count > _NAMED else ""
+        share = self._unknown_time / (self._unknown_time + device_time) if self._unknown_time else 0
+        times = f", {percent(share)} of the device time" if share else ""
+        share = self._unknown.total() / events
+        return f"{percent(share)} of the events{times} are of unknown categories: {', '.join(names)}{more}."
 
     def _threads_of(self, events: Sequence[Event]) -> Codes:
         pairs = [(event.pid, event.tid) for event in events]
@@ -471,6 +501,12 @@ def _whole(values: Sequence[Any]) -> Ints:
     except (TypeError, OverflowError):  # most have neither
         numbers = (UNKNOWN if value is None or abs(value) >= _LARGEST else int(value) for value in values)
         return np.fromiter(numbers, np.int64, len(values))
+
+
+def _text(raw: Raw) -> str:
+    with suppress(*PROBLEMS):
+        return msgspec.json.decode(raw, type=str)
+    return ""
 
 
 def _floats(values: list[Any]) -> Any:
@@ -538,6 +574,9 @@ class Arguments(Struct, gc=False):
     change: Number = field(default=None, name="Bytes")
     address: Number = field(default=None, name="Addr")
     allocated: Number = field(default=None, name="Total Allocated")
+    process: Raw = field(default=NOTHING, name="name")  # of an event of metadata
+    task: Raw = field(default=NOTHING, name="Task Type")
+    connection: Number = field(default=None, name="connection_id")
 
 
 NO_ARGUMENTS = Arguments()
