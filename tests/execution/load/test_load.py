@@ -34,7 +34,7 @@ def measured(output: Path, *backends: str, option: tuple[str, ...] = (), **words
 def at_rates(tmp_path_factory: pytest.TempPathFactory) -> LoadRecord:
     """A call takes 4 ms; two instances serve 500 requests a second at most."""
     output = tmp_path_factory.mktemp("rates")
-    words = {"rate": ("100", "1000"), "instances": 2, "batching": "max=1", "seconds": "1s"}
+    words = {"rate": ("100", "1000"), "instances": 2, "batching": "max=1", "seconds": "0.4s"}
     (record,) = measured(output, **words)
     with pytest.MonkeyPatch.context() as patch:
         stay(patch)
