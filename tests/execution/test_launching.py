@@ -3,6 +3,7 @@
 import threading
 from collections import Counter
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -12,7 +13,7 @@ import inferlens
 from inferlens import InferlensError
 from inferlens.execution import remote
 from inferlens.execution.protocol import Observer, Order, RemoteObserver, from_json
-from inferlens.execution.ray import Needs, needs_of, serve
+from inferlens.execution.ray import Needs, RayWorker, needs_of, serve
 from inferlens.execution.remote import LAUNCHERS, GpuCard, Worker, WorkerLost, chosen_cards, core_shares, launcher_of
 from inferlens.execution.resume import content_of
 from inferlens.measure import environment
@@ -319,6 +320,21 @@ def test_what_fails_on_a_node_is_an_answer_and_other_code_is_refused(tmp_path, m
     assert b"failed" in answer
     with pytest.raises(InferlensError, match="has another Inferlens"):
         list(serve(order, {}, "", {}, "that of another version"))
+
+
+def test_a_disk_that_is_full_on_a_node_loses_the_worker(tmp_path):
+    class TaskError(Exception):
+        cause = OSError(28, "No space left on device")
+
+    def get(_):
+        raise TaskError
+
+    names = {"RuntimeEnvSetupError": TaskError, "RayTaskError": TaskError, "RayError": TaskError}
+    ray = SimpleNamespace(exceptions=SimpleNamespace(**names), get=get)
+    launcher = SimpleNamespace(ray=ray, start=lambda *_: ["a reference"])
+    job = remote.ListJob(plan=Plan(model=("x",), output=str(tmp_path)))
+    with pytest.raises(WorkerLost, match="No space left"):
+        RayWorker(launcher, Needs("")).do(job, list, Observer())
 
 
 def test_what_workers_ask_of_ray():

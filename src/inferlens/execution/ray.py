@@ -164,7 +164,9 @@ class RayWorker(Worker):
                 if isinstance(event, RemoteEvent):
                     _repeat(event, relative, files, output, places, observer)
         except (ray.exceptions.RuntimeEnvSetupError, ray.exceptions.RayTaskError) as error:
-            if isinstance(cause := getattr(error, "cause", None), InferlensError):
+            if isinstance(cause := getattr(error, "cause", None), OSError):  # such as a full disk of this node
+                raise WorkerLost(str(cause)) from error
+            if isinstance(cause, InferlensError):
                 raise cause from error
             hint = "inferlens on every node, or a plan file with runtime_env"
             raise InferlensError(f"A node cannot run this: {reason(error)}.", hint=hint) from error
