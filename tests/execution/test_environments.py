@@ -16,7 +16,10 @@ from msgspec.structs import replace
 
 import inferlens
 from inferlens import ABSteps, InferlensError
+from inferlens.analysis.comparison import Difference
+from inferlens.backends.base import Absence, Capabilities
 from inferlens.execution import cases, child
+from inferlens.execution.protocol import TaskResult
 from inferlens.measure import environment
 from inferlens.measure.environment import collect
 from inferlens.record.store import load_records
@@ -131,6 +134,10 @@ def test_an_upgrade_that_made_it_slower_is_found_and_named(pythons, tmp_path):
     assert [word for line in rows for word in line.split() if word in ("SAME", "SLOWER")] == ["SAME", "SLOWER"]
     assert max(map(len, lines)) <= 100
     assert ab_document(steps).data()["steps"][0]["verdict"] == "SAME"
+    torch = Difference("torch", "2.9", "2.14", unlike=False, cases=1)
+    back = replace(found, differences=(*found.differences, replace(torch, base="2.14", candidate="2.9")), a=same.b)
+    (sentence,) = ABSteps(steps=(replace(same, differences=(torch,)), back), level=0.95).sentences
+    assert sentence.endswith("What differs: enginelib 1.0 / 2.0; and torch, which made no difference in another step.")
     undecided = replace(found, verdict="UNDECIDED")
     assert ABSteps(steps=(same, undecided), level=0.95).exit_code == 3
     assert ABSteps(steps=(same,), level=0.95).sentences == ["No step changed the time by 2 % or more, 95 % sure."]
@@ -161,6 +168,14 @@ def test_an_environment_that_is_broken_or_lacks_something_is_a_row(pythons, tmp_
     assert "libengine.so.3 is missing" in records[1].reason
     assert "engine:steady python=old" in str(records)
     assert records[0].case.python == pythons["old"]
+
+
+def test_a_hint_installs_into_the_environment_that_lacks_something(monkeypatch):
+    lacking = Capabilities(formats=(), absent=(Absence("", "torch is not installed", "pip install torch"),))
+    outcome = child.Outcome(TaskResult(value={"engine": lacking}))
+    monkeypatch.setattr(child, "launch", lambda *_, **__: outcome)
+    hints = [cases.probe(["engine"], python)["engine"].absent[0].hint for python in ("", "old/bin/python")]
+    assert hints == ["pip install torch", "old/bin/python -m pip install torch"]
 
 
 def test_no_package_of_this_environment_is_found_in_another(monkeypatch, tmp_path):

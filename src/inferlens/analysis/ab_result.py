@@ -261,7 +261,10 @@ class Step(NamedTuple):
 
 
 class ABSteps(Struct, frozen=True, kw_only=True):
-    """The comparisons of consecutive environments; ``print`` shows them."""
+    """The comparisons of consecutive environments; ``print`` shows them.
+
+    A difference that is also in a step without an effect is not the cause of a change.
+    """
 
     steps: tuple[ABResult, ...]  # consecutive comparisons; B of one step is A of the next one
     level: float  # confidence that all verdicts together are right
@@ -290,7 +293,7 @@ class ABSteps(Struct, frozen=True, kw_only=True):
         """The answer: the steps that changed the time, and their changes; or that none did."""
         steps = [(f"{step.before} to {step.after}", step.ab_result) for step in self.named_steps]
         sentences = [
-            f"{name} is {result.verdict}: {result.ratio_text.replace(' as A', '')}. {result.environments_sentence}"
+            f"{name} is {result.verdict}: {result.ratio_text.replace(' as A', '')}. {self._cause(result)}"
             for name, result in steps
             if result.verdict in ("FASTER", "SLOWER")
         ]
@@ -299,3 +302,18 @@ class ABSteps(Struct, frozen=True, kw_only=True):
             sentences += [f"{verdict}: {listing(names)}."] if names else []
         threshold = percent(self.steps[0].rule.threshold)
         return sentences or [f"No step changed the time by {threshold} or more, {percent(self.level)} sure."]
+
+    def _cause(self, ab_result: ABResult) -> str:
+        """Return the differences of a step, and which of them are also in a step without an effect."""
+        steps = [step for step in self.steps if step.verdict == "SAME"]
+        harmless = {_change(difference) for step in steps for difference in step.differences}
+        causes = [difference for difference in ab_result.differences if _change(difference) not in harmless]
+        cleared = [difference.field for difference in ab_result.differences if _change(difference) in harmless]
+        if not (causes and cleared):  # without a cause of its own, the step changed the time by all changes together
+            return ab_result.environments_sentence or "What differs there is not known."
+        sentence = differences_sentence(causes)
+        return f"What differs: {sentence}; and {listing(cleared)}, which made no difference in another step."
+
+
+def _change(difference: Difference) -> tuple[str, frozenset[str]]:
+    return difference.field, frozenset((difference.base, difference.candidate))
