@@ -7,6 +7,7 @@ import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.cells import cell_len
@@ -44,7 +45,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("checkout")
     (folder / "examples").symlink_to(EXAMPLES)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(picture, "draw_chart", lambda *_, **__: "<svg/>")
+        patch.setattr(picture, "converter", lambda: SimpleNamespace(vegalite_to_svg=lambda _: "<svg/>"))
         yield folder
 
 
