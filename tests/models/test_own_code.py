@@ -77,6 +77,15 @@ def test_a_package_here_or_in_a_checkout_comes_before_an_installed_one(here, mon
         assert next(path for path in sys.path if (Path(path) / "random.py").exists()) in factories.library_paths()
 
 
+def test_a_neighbor_that_a_library_hides_is_named(here):
+    (here / "statistics.py").write_text("thing = 1\n")
+    for code in ("import statistics\nthing = statistics.thing", "from statistics import thing"):
+        (here / "net.py").write_text(code + "\ndef build(): return 1\n")
+        sys.modules.pop("net", None)
+        error = refusal(r"statistics\.py is hidden by .*statistics\.py", loaded, "net:build")
+        assert error.hint == "rename statistics.py"
+
+
 @pytest.mark.parametrize(("name", "hint"), [("mode.py:build", "model.py"), ("model.py:buil", "build")])
 def test_a_path_that_names_no_factory_is_one_message(here, name, hint):
     write(here)

@@ -50,14 +50,17 @@ class Factory(Source):
 
     def open(self, name: str, request: LoadRequest) -> OpenedModel:  # noqa: ARG002 - the factory makes its own weights
         path, _, attribute = name.partition(":")
-        module = import_code(path)
-        if not hasattr(module, attribute):
-            raise InferlensError(
-                f"{path} has no '{attribute}'.",
-                expected="a function or class in it that makes an nn.Module",
-                hint=suggestion(attribute, dir(module)),
-            )
-        result: Any = getattr(module, attribute)()
+        try:
+            module = import_code(path)
+            if not hasattr(module, attribute):
+                raise InferlensError(
+                    f"{path} has no '{attribute}'.",
+                    expected="a function or class in it that makes an nn.Module",
+                    hint=suggestion(attribute, dir(module)),
+                )
+            result: Any = getattr(module, attribute)()
+        except (ImportError, AttributeError) as error:
+            raise _shadowed(error, code_file(path) or Path(path)) or error from error
         built, example = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
         return with_example(_checked_module(built, name), example, weights=f"made by {name}, seeded", source=name)
 
@@ -191,8 +194,7 @@ def code_file(module: str) -> Path | None:
 def import_code(module: str) -> ModuleType:
     """Import user code, named by its path or as a module. It can import its neighbors, as a script can.
 
-    A file in the working directory comes before an installed module. If it has the name of a loaded module, or of one
-    of Python, other code still imports that module.
+    A file in the working directory comes before an installed module. Other code still imports the installed module.
     """
     import_from_here()
     file = code_file(module)
@@ -204,19 +206,24 @@ def import_code(module: str) -> ModuleType:
         names.insert(0, folder.name)
         folder = folder.parent
     _import_neighbors_from(folder)
-    if folder != file.parent:
-        return import_module(".".join(names))
-    name = names[0]
-    if name in sys.modules or name in sys.stdlib_module_names:
-        if getattr(sys.modules.get(name), "__file__", None) == str(file):
-            return sys.modules[name]
-        name = f"{name}_here"
+    top = folder / (f"{names[0]}.py" if folder == file.parent and file.stem == names[0] else f"{names[0]}/__init__.py")
+    first = _origin(names[0])
+    if not first or first.resolve() != top:
+        if top == file:  # a single file gets another name: other code imports the module that comes first
+            return _load(f"{names[0]}_here" if first else names[0], file)
+        if names[0] not in {*sys.modules, *sys.stdlib_module_names}:
+            _load(names[0], top)
+    return import_module(".".join(names))
+
+
+def _load(name: str, file: Path) -> ModuleType:
+    """Import a file under a name, even if another module has this name."""
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec
     assert spec.loader
-    code = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(code)
-    return code
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def _origin(module: str) -> Path | None:
@@ -232,7 +239,7 @@ _folders: list[str] = []  # the folders of user code that was imported
 
 
 def _import_neighbors_from(folder: Path) -> None:
-    """Import from a folder, and no longer from the folder of another model's code."""
+    """Import from a folder after installed packages, and no longer from the folder of another model's code."""
     for former in [path for path in _folders if path != str(folder)]:
         _folders.remove(former)
         sys.path.remove(former)
@@ -241,7 +248,20 @@ def _import_neighbors_from(folder: Path) -> None:
                 del sys.modules[name]
     if str(folder) not in sys.path:
         _folders.append(str(folder))
-    _import_first_from(str(folder))
+        sys.path.append(str(folder))
+
+
+def _shadowed(error: ImportError | AttributeError, file: Path) -> InferlensError | None:
+    """Return an error if a module has the name of a neighbor of the user's code and hides it, else ``None``."""
+    name = error.name if isinstance(error, ImportError) else getattr(getattr(error, "obj", None), "__name__", "")
+    name = (name or "").partition(".")[0]
+    paths = (file.with_name(f"{name}.py"), file.with_name(name)) if name else ()
+    neighbor = next((path for path in paths if path.exists()), None)
+    first = neighbor and (getattr(sys.modules.get(name), "__file__", None) or _origin(name))
+    if not neighbor or not first or neighbor.resolve() in (Path(first).resolve(), Path(first).resolve().parent):
+        return None
+    hint = f"rename {neighbor.name}"
+    return InferlensError(f"{neighbor} is hidden by {first}, which has the same name: {error}.", hint=hint)
 
 
 def _checked_module(module: Any, name: str) -> Any:
