@@ -77,7 +77,7 @@ def test_an_engine_without_provenance_needs_inputs(tmp_path):
     assert (model_info.origin, model_info.batch, model_info.precision) == (None, None, "fp32")
     case = Case(model=model_info.spec, backend="tensorrt", batch=None)
     error = refusal("What to feed this model is not known", load, case)
-    assert error.hint.startswith("--input x=SHAPE:TYPE")
+    assert error.hint.startswith("--input x=1x3x224x224:float32, with the shapes")
     model = load(msgspec.structs.replace(case, inputs=(TensorSpec("x", (2, 3)),)))
     assert (model.inputs, len(model.weights_sha256)) == ((TensorSpec("x", (2, 3)),), 64)
 

@@ -53,8 +53,8 @@ def test_all_missing_inputs_are_one_message_with_a_command_that_works(bert):
     assert refused.returncode == 2
     assert all(f"{name} (1 x sequence_length)" in refused.stderr for name in NAMES)
     tried = refused.stderr.partition("Try: ")[2].strip()
-    assert tried == "--dim sequence_length=128"
-    done = inferlens(*command, *shlex.split(tried), cwd=bert.parent)
+    assert tried == f"inferlens {' '.join(command)} --dim sequence_length=128"
+    done = inferlens(*shlex.split(tried)[1:], cwd=bert.parent)
     assert done.returncode == 0, done.stderr
     assert "1x128:int64" in done.stdout
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 import signal
 import sys
 from io import TextIOWrapper
@@ -58,8 +59,18 @@ def _fail(error: InferlensError) -> NoReturn:
     if error.expected:
         sys.stderr.write(f"  Expected: {error.expected}\n")
     if error.hint:
-        sys.stderr.write(f"  Try: {error.hint}\n")
+        sys.stderr.write(f"  Try: {_complete_command(error.hint)}\n")
     sys.exit(2)
+
+
+def _complete_command(hint: str) -> str:
+    """Return the whole command with the inputs of a hint, if the hint consists of inputs only."""
+    try:
+        words = shlex.split(hint)
+    except ValueError:
+        return hint
+    inputs_only = {*words[::2]} <= {"--input", "--dim"} and not len(words) % 2
+    return f"{shlex.join(['inferlens', *sys.argv[1:]])} {hint}" if inputs_only else hint
 
 
 def _interrupt(_: int, __: FrameType | None) -> None:

@@ -126,20 +126,24 @@ def guess_input(opened: OpenedModel) -> TensorSpec:
     Raises InferlensError if it does not.
     """
     error: Exception | None = None
-    image, names = TensorSpec("x", (1, 3, 224, 224)), ["x"]
+    image, names, embeds = TensorSpec("x", (1, 3, 224, 224)), ["x"], False
     if opened.module is not None:
         image = msgspec.structs.replace(image, name=_argument_names(opened.module, 1)[0])
         names = _needed_arguments(opened.module) or [image.name]
+        first = next(part for part in opened.module.modules() if not [*part.children()])
+        embeds = len(names) == 1 and isinstance(first, torch.nn.Embedding)
         try:
             with torch.inference_mode():
                 opened.module(torch.zeros(image.shape, dtype=_float_type(opened, "fp32")))
             return image
         except Exception as raised:
             error = raised
+    tokens = {name for name in names if embeds or name == "tokens" or name.endswith(("ids", "mask"))}
     raise InferlensError(
         "What to feed this model is not known.",
         expected="a factory that returns (model, inputs), or an --input with its shape and type for each argument",
-        hint=" ".join(f"--input {name}=SHAPE:TYPE" for name in names) + ", such as 1x3x224x224:float32 or 1x128:int64",
+        hint=" ".join(f"--input {name}={'1x128:int64' if name in tokens else '1x3x224x224:float32'}" for name in names)
+        + ", with the shapes of your inputs" * (len(tokens) < len(names)),
     ) from error
 
 
@@ -214,8 +218,11 @@ def called_by_name(module: torch.nn.Module, specs: Sequence[TensorSpec]) -> torc
         for name in names:
             check_choice("argument of forward", name, parameters)
     if missing := [name for name in needed if name not in names]:
-        message = f"forward also takes {listing(missing)}."
-        raise InferlensError(message, expected=f"an --input for each of {listing(needed)}")
+        raise InferlensError(
+            f"forward also takes {listing(missing)}.",
+            expected=f"an --input for each of {listing(needed)}",
+            hint=" ".join(f"--input {msgspec.structs.replace(specs[0], name=name).text}" for name in missing),
+        )
     return module if names == [*parameters][: len(names)] else by_position(module, names)
 
 
