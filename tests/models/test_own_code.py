@@ -86,7 +86,9 @@ def test_a_neighbor_that_a_library_hides_is_named(here):
         assert error.hint == "rename statistics.py"
 
 
-@pytest.mark.parametrize(("name", "hint"), [("mode.py:build", "model.py"), ("model.py:buil", "build")])
+@pytest.mark.parametrize(("name", "hint"), [
+    ("mode.py:build", "model.py"), ("model.py", "model.py:build"), ("model.py:buil", "build"),
+])  # fmt: skip
 def test_a_path_that_names_no_factory_is_one_message(here, name, hint):
     write(here)
     assert hint in refusal("", loaded, name).hint

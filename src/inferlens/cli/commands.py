@@ -11,7 +11,7 @@ from inspect import getdoc
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 import inferlens
 from inferlens.cli import options
@@ -29,12 +29,23 @@ COMMANDS = {
 }  # fmt: skip
 
 
+WAY = "A way is a backend with its variant, its precision and its options."  # below a help that has the word
+_WAY = re.compile(r"\bways?\b")
+
+
 class Commands(TyperGroup):
     """The commands by their names."""
+
+    lists_only = False
 
     def list_commands(self, _: Any) -> list[str]:
         """Return the names in the order of the help."""
         return list(COMMANDS)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help of all commands, without their options, which take long to make."""
+        self.lists_only = True
+        super().format_help(ctx, formatter)
 
     def get_command(self, _: Any, cmd_name: str) -> Any:
         """Return a command from its module."""
@@ -42,13 +53,20 @@ class Commands(TyperGroup):
             return None
         function = getattr(import_module(f"inferlens.cli.{COMMANDS[cmd_name] or cmd_name}"), cmd_name)
         help = "\n\n".join(" ".join(part.split()) for part in (getdoc(function) or "").split("\n\n"))
+        if self.lists_only:
+            return TyperCommand(cmd_name, help=help, rich_markup_mode="rich")
         options.declare(function)
         program = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
         program.command(cmd_name, help=help)(function)
         command: Any = typer.main.get_command(program)
+        texts = [help, *(getattr(parameter, "help", "") or "" for parameter in command.params)]
+        command.epilog = WAY if any(map(_WAY.search, texts)) else ""
         return command
 
 
+_WRONG_NUMBER = re.compile(
+    r"value for '(--[\w-]+).*: Input should be (?:a valid integer|greater than or equal to (\d+))"
+)
 _USAGE_ERROR: Any = typer.BadParameter.__base__  # a class of a private module
 _NO_WORDS: Any = next((kind for kind in _USAGE_ERROR.__subclasses__() if kind.__name__ == "NoArgsIsHelpError"), ())
 app = typer.Typer(
@@ -89,6 +107,9 @@ def _refusal(error: Any) -> InferlensError:
     if context and (wrong := getattr(error, "option_name", None)):  # without it an option lacks its value
         names = [name for parameter in context.command.params for name in parameter.opts if name.startswith("--")]
         return InferlensError(f"{command} has no option '{wrong}'.", hint=suggestion(wrong, names, 1) or help)
+    if wrong_number := _WRONG_NUMBER.search(error.format_message()):
+        name, least = wrong_number.groups()
+        return InferlensError(f"{name} takes a whole number{f', {least} or more' if least else ''}.", hint=help)
     words = context.command.list_commands(context) if context and hasattr(context.command, "list_commands") else []
     named = re.search(r"No such command '(.+?)'", error.format_message())
     if named and words:

@@ -6,6 +6,7 @@ lives as long as the run. cloudpickle takes classes of ``__main__`` and of noteb
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import inspect
 import io
@@ -39,12 +40,18 @@ class Factory(Source):
 
     def find(self, name: str) -> ModelInfo:
         module, _, factory = name.partition(":")
-        if not (code_file(module) or _origin(module)) or not factory:
+        file = code_file(module)
+        if file and not factory:
+            names = [f"{module}:{function}" for function in _factories(file)]
+            expected = f"one of {', '.join(names[:5])}" if names else "path/to/file.py:factory"
+            hint = next(iter(names), f"{module}:FUNCTION")
+            raise InferlensError(f"The file {name} has factories, and none was named.", expected=expected, hint=hint)
+        if not (file or _origin(module)) or not factory:
             raise InferlensError(
                 f"'{name}' is neither a model of a known source nor an importable factory.",
                 expected="torchvision:, timm:, transformers:, hub: or inferlens:NAME, package.module:factory, "
                 "or path/to/file.py:factory",
-                hint="" if code_file(module) else paths_like(Path(module)) or suggestion(module, SOURCES),
+                hint=paths_like(Path(module)) or suggestion(module, SOURCES),
             )
         return ModelInfo(spec=f"factory:{name}", name=short_name(f"factory:{name}"), format="module", batch=None)
 
@@ -180,6 +187,20 @@ def _import_first_from(*folders: str) -> None:
     """Import from these folders after the standard library, and before installed packages."""
     standard = [path for path in sys.path if path in library_paths() or path.endswith(".zip")]
     sys.path[:] = [*standard, *folders, *(path for path in sys.path if path not in (*standard, *folders))]
+
+
+def _factories(file: Path) -> list[str]:
+    """Return the names of the public functions in a file that need no arguments. The file is not run."""
+    with suppress(SyntaxError, ValueError):
+        functions = [node for node in ast.parse(file.read_bytes()).body if isinstance(node, ast.FunctionDef)]
+        return [
+            function.name
+            for function in functions
+            if len(function.args.posonlyargs + function.args.args) == len(function.args.defaults)
+            and None not in function.args.kw_defaults
+            and not function.name.startswith("_")
+        ]
+    return []
 
 
 def code_file(module: str) -> Path | None:
