@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from inferlens.spec.commands import own_options
 from inferlens.spec.options import OptionSpec, count, option_fields
 from inferlens.spec.plan import read_plan
 from inferlens.units import byte_count, duration, listing, milliseconds, plural, ratio
-from inferlens.views.table import Column, Document, Line, Table, plain
+from inferlens.views.table import Column, Document, Line, Screen, Table, plain
 
 if TYPE_CHECKING:
     from inferlens.analysis.graph import GraphSource
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from inferlens.views.rows import Row
 
 
-FINDINGS, PRECISIONS = 1, 3  # findings, and lines on precisions
+FINDINGS, PRECISIONS, MODULES = 3, 3, 9  # findings, lines on precisions, and modules next to several findings
 TRACES = "Traces"  # a panel of the help
 DEPTH = "How deep modules are unfolded. [dim]Default: those that take most; all in CSV and JSON.[/dim]"
 REFERENCE = "The case of the first column, such as 'onnxruntime:cpu fp32'. \
@@ -111,17 +111,20 @@ def _profile(plan: Plan, level: str | Sequence[str], runs: int, file: Path | Non
     folders = [folder for _, folder in profiles]
     loaded = screen.profiles(folders)
     cases, above = group_profiles(loaded), folders[0].parent
-    rows = measured_rows([above])
-    top = findings_document(judge_cases(loaded, rows), most=FINDINGS, brief=True, measured=rows).blocks()
-    top = [*top, *precision_lines([case for group in cases for case in group])[:PRECISIONS]]
+    measured = measured_rows([above])
+    judged = judge_cases(loaded, measured)
+    lines = precision_lines([case for group in cases for case in group])[:PRECISIONS]
     others = listing([*(f"{level}s" for level in levels), "modules", "roofline"])
     more = f"More: inferlens show {shlex.quote(str(above))} --view findings; likewise inferlens {others}"
 
-    def blocks(rows: int) -> list[Table | str]:
+    def tries(size: Screen) -> Iterator[list[Table | str]]:
         command = f"inferlens modules {shlex.quote(str(above))}"
-        return [*top, *modules_document(cases, rows=rows, brief=True, command=command).blocks(), more]
+        for most in range(FINDINGS, 0, -1):
+            top = findings_document(judged, most=most, brief=True, measured=measured).blocks()
+            for rows in range(size.lines, MODULES - 1 if most > 1 else 0, -1):
+                yield [*top, *lines, *modules_document(cases, rows=rows, brief=True, command=command).blocks(), more]
 
-    screen.document(Document(list, dict, tries=lambda size: map(blocks, range(size.lines, 0, -1))))
+    screen.document(Document(list, dict, tries=tries))
     if file:
         screen.document(modules_document(cases), output=file)
     if not any(profile.status == "ok" for profile, _ in profiles):

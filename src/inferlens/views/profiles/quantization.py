@@ -13,7 +13,7 @@ from inferlens.spec.plan import bench_words, command
 from inferlens.views.table import Column, Document, Line, Table, share
 
 NAMED = 2  # layers in a sentence
-MOST_LAYERS = 3  # in the table for people, those with the largest errors
+MOST_LAYERS = 10  # in the table for people, those with the largest errors
 FIELDS = ("layer", "operators", "multiply-adds", "error")  # fields of CSV
 LAYERS = (
     Column("kinds", "operators", write=lambda kinds: ", ".join(kinds), numeric=False, keep=2),
@@ -31,8 +31,8 @@ def quantization_document(
     """
     name, device = name or bare(quantization.case.model), device or quantization.case.device
 
-    def blocks() -> list[Table | str]:
-        table = [_layers_table(quantization)] if layers and quantization.layers else []
+    def blocks(most: int = MOST_LAYERS) -> list[Table | str]:
+        table = [_layers_table(quantization, most)] if layers and quantization.layers else []
         return [_attempts_table(quantization, name), *table, *_next_steps(quantization, name, device)]
 
     return Document(
@@ -44,6 +44,7 @@ def quantization_document(
         ),
         fields=FIELDS,
         title=f"{name} in {quantization.case.precision}",
+        tries=lambda _: map(blocks, range(MOST_LAYERS, 2, -1)),
     )
 
 
@@ -81,8 +82,8 @@ def _drop(attempt: QuantizedFile) -> str:
     return "" if attempt.accuracy_drop is None else units.drop(attempt.accuracy_drop, low, high)
 
 
-def _layers_table(quantization: Quantization) -> Table:
-    lines = [Line.from_row(layer.name, LAYERS, layer) for layer in quantization.layers[:MOST_LAYERS]]
+def _layers_table(quantization: Quantization, most: int) -> Table:
+    lines = [Line.from_row(layer.name, LAYERS, layer) for layer in quantization.layers[:most]]
     count = len(quantization.layers)
     more = f" ({len(lines)} of {count}; --format json has all)" if len(lines) < count else ""
     return Table(f"Error of the outputs where a layer alone is quantized{more}", "layer", LAYERS, lines)
