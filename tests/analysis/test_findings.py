@@ -272,3 +272,16 @@ def test_rules_are_found_by_themselves_and_are_in_the_page_and_the_tests():
     assert set(re.findall(r"^### `([\w-]+)`$", page, re.M)) == codes
     assert {item[0] for item in SPEAKS} == {item[0] for item in SILENT} == codes
     assert set(re.findall(r"^\| `([\w-]+)` \|", page, re.M)) == {item.code for item in TRACE_RULES} | {"host-bound"}
+
+
+@pytest.mark.parametrize(("channels", "weights", "words"), [
+    ((510, 512), (512, 510, 3, 3), "; channels of fc1 (510 to 512) are no multiples of 8."),
+    ((512, 512), (512, 512, 3, 3), ""), ((3, 60), (60, 3, 7, 7), ""), ((60, 60), (60, 1, 3, 3), ""),
+])  # fmt: skip
+def test_unused_tensor_cores_name_the_channels_that_do_not_fit(channels, weights, words):
+    image, made = (tensor(1, size, 56, 56) for size in channels)
+    layers = layered(layer("fc1", 1.0, inputs=(image, tensor(*weights)), outputs=(made,)), of=ON_GPU)
+    (sentence,) = {
+        finding.sentence for finding in findings((layers, launched(SLOW))) if finding.code == "tensor-cores-unused"
+    }
+    assert sentence.partition("fc1")[2] == (words or ".")

@@ -470,14 +470,34 @@ def _breaks(facts: dict[str, Any]) -> tuple[int, list[str]]:
 def tensor_cores_unused(evidence: Evidence) -> Iterator[Finding]:
     kernels = _without_tensor_cores(evidence)
     if evidence.multiple and kernels.share >= NO_TENSOR_CORES:
+        paths = {path for part in kernels for path in part.kernel.modules}
+        layers = [layer for layer in evidence.timed_layers if paths.intersection(layer.layer.modules)]
+        sizes = [(layer, _odd_channels(layer, evidence.multiple)) for layer in layers]
+        odd = list_few((f"{layer.name} ({size[0]} to {size[1]})" for layer, size in sizes if size), 1)
         yield make_finding(
             "{calls:#kernel call} of convolutions and matrix products {calls:uses|use} no tensor cores: "
-            "{cost}{location}.",
-            {"multiple": evidence.multiple}, kernels,
+            "{cost}{location}" + ("; channels of {odd} are no multiples of {multiple}." if odd else "."),
+            {"multiple": evidence.multiple}, kernels, odd=odd,
             hint=evidence.advice(
                 f"make channels and features multiples of {evidence.multiple}", others="try another backend"
             ),
         )  # fmt: skip
+
+
+def _odd_channels(part: TimedLayer, multiple: int) -> tuple[int, ...]:
+    """Return the channels or features, in and out, that do not fit tensor cores; empty if all fit or are unknown.
+
+    Grouped and first convolutions never fit, and are left out.
+    """
+    image, weights = ([tensor.shape for tensor in part.layer.inputs] + [(), ()])[:2]
+    output = part.layer.outputs[0].shape if part.layer.outputs else ()
+    convolution = part.family == "convolution"
+    if part.family not in DENSE or min(len(image), len(output)) < (3 if convolution else 2):
+        return ()
+    channels = (image[1], output[1]) if convolution else (image[-1], output[-1])
+    grouped = weights[:1] == output[1:2] and weights[1:2] < image[1:2]
+    left_out = convolution and (grouped or channels[0] <= FEW_CHANNELS)
+    return channels if min(channels) > 0 and not left_out and any(size % multiple for size in channels) else ()
 
 
 def _without_tensor_cores(evidence: Evidence) -> PartGroup[TimedKernel]:
