@@ -101,3 +101,21 @@ def test_rows_of_odd_modules_and_their_order():
     names = [one.path[0] for one in module_table.rows if one.kind == "module"]
     assert names == ["conv1", "bn1", "layer1", "layer2", "dropout"]
     assert (module_table.rows[-1].kind, module_table.rows[-1].depth) == ("not attributed", 1)
+
+
+def test_marks_are_where_they_can_be_trusted():
+    module_table = table(*ALL)
+    blocks = row(module_table, "layer2.0").cells
+    assert [(cell.fastest, cell.slower) for cell in blocks] == [(False, False), (True, False), (False, True)]
+    cells = [row(module_table, path).cells for path in ("conv1", "bn1", "layer1.0.conv1", "dropout")]
+    cells += [one.cells for one in module_table.rows if one.kind != "module"]
+    assert not any(cell and cell.fastest for cell in sum(cells, ())), "counted elsewhere, or of no module"
+
+
+@pytest.mark.parametrize(("fields", "ms", "right", "marked"), [
+    ({}, 1.2, (), True), ({}, 1.05, (), False), ({"runs": 5}, 2.0, (), False), ({}, 1.2, (True, False), False),
+])  # fmt: skip
+def test_columns_far_apart_that_can_be_compared_have_marks(fields, ms, right, marked):
+    times = [profile(case(name), [layer("a", mean, "a", **fields)]) for name, mean in (("a", 1e-3), ("b", ms * 1e-3))]
+    cells = row(table(*times, right=right), "a").cells
+    assert (cells[0].fastest, cells[1].slower) == (marked, marked)

@@ -7,6 +7,10 @@ to the deepest module that contains all of these modules, and ``split`` divides 
 In every column the leaf rows add up to the whole, in typical times (see :mod:`.profile_table`). For that, an unfolded
 module has a row ``itself`` for its own layers, and one row has layers of no known module and the time outside of all
 layers. The whole of a column is a run, or the sum of all kernels.
+
+A cell is *fastest* if its interval of the median lies below those of all other columns, and *slower* if it lies above
+the reference's, by more than single processes usually differ. Cells with a part that counts elsewhere or has no time
+are neither, nor are those of a column with much time in no known module.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from typing import Literal
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from inferlens.analysis.profile_table import Runs, RunTimes
 from inferlens.analysis.samples import group_by
@@ -26,6 +31,8 @@ from inferlens.record.profile import Profile, Work
 from inferlens.stats.samples import Array
 
 FUSION_RULES = ("work", "whole", "split")
+MOST_UNKNOWN = 0.1  # of a column's time in layers of no known module, for it to be compared
+SEPARATION = 1.1  # ratio of times in single processes that is a difference
 MOST_WORK = 2 / 3  # the share of a layer's FLOPs from which on a module gets all of the layer
 DEEPEST = 64  # deeper names stay together, lest a malicious file take all memory
 
@@ -72,6 +79,16 @@ class Cell(Struct, frozen=True, kw_only=True):
     shared: bool = False  # a layer was fused with modules outside of this one; ``untimed``: a layer has no time
     untimed: bool = False
     counted_in: str | None = None  # the module that has the time of a fused layer, if nothing remains here
+    fastest: bool = False
+    slower: bool = False
+
+    @property
+    def bounds(self) -> tuple[float, float] | None:
+        """The interval of its median, if its time is that of the complete module and nothing else."""
+        if self.times is None or self.shared or self.untimed:
+            return None
+        low, high = self.times.median_low, self.times.median_high
+        return None if low is None or high is None else (low, high)
 
 
 class ModuleRow(Struct, frozen=True, kw_only=True):
@@ -86,12 +103,13 @@ class ModuleRow(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class ModuleTable:
-    """The tree of one model: rows in pre-order, its shown and its full depth."""
+    """The tree of one model: rows in pre-order, its shown and its full depth, and which columns are compared."""
 
     rows: tuple[ModuleRow, ...]
     rule: str
     depth: int
     deepest: int
+    comparable: tuple[bool, ...]
 
 
 @dataclass(eq=False)
@@ -157,13 +175,18 @@ def _prefixes(path: Path) -> Iterator[Path]:
 
 
 def module_table(
-    profiles: Sequence[tuple[Profile, Runs]], *, rule: str = "work", depth: int | None = None
+    profiles: Sequence[tuple[Profile, Runs]],
+    *,
+    rule: str = "work",
+    depth: int | None = None,
+    right: Sequence[bool] = (),
 ) -> ModuleTable:
     """Return the tree of modules of several profiles of one model, the first of which is the reference.
 
     Args:
         profiles: with their runs, of the same inputs on the same machine; at least one.
         depth: modules deeper than this, 1 or more, are folded into those above; ``None`` folds none.
+        right: whether each profile may be compared, as its outputs are right; all may if it is empty.
     """
     # All backends do the same work: one profile that has it is enough for all.
     flops = next((flops for profile, _ in profiles if (flops := module_flops(profile.work))), {})
@@ -172,7 +195,28 @@ def module_table(
     paths = list(dict.fromkeys(path for column in columns for path in column.order))
     deepest = max(map(len, paths), default=0)
     shown = deepest if depth is None else min(max(depth, 1), deepest)
-    return ModuleTable(rows=tuple(_rows(columns, paths, shown)), rule=rule, depth=shown, deepest=deepest)
+    same_basis = len({(profile.timed, runs.share_of) for profile, runs in profiles}) == 1
+    comparable = tuple(
+        same_basis and is_right and (column.runs.share(column.unknown) or 0.0) <= MOST_UNKNOWN
+        for column, is_right in zip(columns, right or [True] * len(columns), strict=True)
+    )
+    rows = tuple(_mark(row, comparable) for row in _rows(columns, paths, shown))
+    return ModuleTable(rows, rule, shown, deepest, comparable)
+
+
+def _mark(row: ModuleRow, comparable: Sequence[bool]) -> ModuleRow:
+    """Return the row with its marks; rows of no module have different contents, and so no marks."""
+    if row.kind != "module" or len(row.cells) < 2:
+        return row
+    bounds = [cell.bounds if cell and compare else None for cell, compare in zip(row.cells, comparable, strict=True)]
+    cells = list(row.cells)
+    for index, (cell, interval) in enumerate(zip(row.cells, bounds, strict=True)):
+        if cell and interval:
+            rest = bounds[:index] + bounds[index + 1 :]
+            fastest = all(other is not None and interval[1] * SEPARATION < other[0] for other in rest)
+            slower = bounds[0] is not None and interval[0] > bounds[0][1] * SEPARATION
+            cells[index] = replace(cell, fastest=fastest, slower=slower)
+    return replace(row, cells=tuple(cells))
 
 
 def _rows(columns: Sequence[ModuleTimes], paths: Sequence[Path], depth: int) -> Iterator[ModuleRow]:

@@ -14,7 +14,7 @@ from typing import Any, get_args
 import msgspec
 
 from inferlens.analysis.evidence import list_few
-from inferlens.analysis.modules import FUSION_RULES, Cell, ModuleRow, ModuleTable, module_table
+from inferlens.analysis.modules import FUSION_RULES, MOST_UNKNOWN, Cell, ModuleRow, ModuleTable, module_table
 from inferlens.analysis.profile_table import (
     Reconciliation,
     Runs,
@@ -53,12 +53,12 @@ from inferlens.views.profiles.cases import (
 from inferlens.views.table import Column, Document, Line, Table, lines_and_sums, share
 
 LEVELS: tuple[Level, ...] = get_args(Level)
-MOST_UNKNOWN = 0.1  # of the time of kernels: with more in unknown modules, a tree has layers
+MOST_COST = 1.5  # of a profiled call over an unprofiled one: beyond, columns are not compared
 SCHEMA = "inferlens.modules/1"
 ROWS = 9  # modules of a model on a screen
 MOST_SHARES, MOST_COLUMNS = 3, 7  # columns with shares, and all columns, by default
 MOST_IN = 24  # characters of the name of the module that another's time is in
-MARKS = ("shared", "untimed")
+MARKS = ("shared", "untimed", "fastest", "slower")
 FIELDS = (*CASE_FIELDS, "row", "module", "depth", "rule", *TIMES, *MARKS, "level", "share_of")
 MAIN_SHARE = 2 / 3  # of the time: a module with more is left to its children
 
@@ -88,6 +88,11 @@ class ModuleColumn:
     @cached_property
     def waits(self) -> bool:
         return waits_for_host(self.case.profile, self.runs, self.case.record)
+
+    @property
+    def comparable(self) -> bool:
+        """Return whether the outputs are right and profiling did not lengthen calls too much."""
+        return self.case.outputs_right and (self.of_kernels or (self.account.cost or 0.0) <= MOST_COST)
 
 
 @dataclass(frozen=True)
@@ -132,7 +137,8 @@ def module_tree(
     if all(kernels_alone(column.case.profile) for column in columns):
         columns = [replace(column, runs=column.runs.with_kernel_shares()) for column in columns]
     profiles = [(column.case.profile, column.runs) for column in columns]
-    table = module_table(profiles, rule=fused, depth=depth) if profiles else None
+    right = [column.comparable for column in columns]
+    table = module_table(profiles, rule=fused, depth=depth, right=right) if profiles else None
     return ModuleTree(level=chosen, columns=tuple(columns), missing=tuple(missing), table=table)
 
 
@@ -340,9 +346,9 @@ def _tree_data(tree: ModuleTree) -> dict[str, Any]:
                 **column.case.data, "level": column.case.profile.level, "share_of": column.runs.share_of,
                 "timed": column.case.profile.timed, "clock": column.case.profile.clock,
                 "in_modules": share_in_modules(column), "scale": 1 / column.runs.scale,
-                "busy": column.busy, "reconciliation": column.account,
+                "busy": column.busy, "reconciliation": column.account, "comparable": compared,
             }
-            for column in tree.columns
+            for column, compared in zip(tree.columns, table.comparable if table else (), strict=True)
         ],
         "rows": [
             {**msgspec.structs.asdict(row), "path": ".".join(row.path)} for row in (table.rows if table else ())
