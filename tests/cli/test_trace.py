@@ -29,11 +29,12 @@ def one_kernel(name: str, module: str) -> bytes:
     return text(step(0, 0, 100), around, launch(1, 10), kernel(1, 20, 50, name))
 
 
-def rank(number: int | None, size: int = 16) -> bytes:
+def rank(number: int | None, size: int = 16, begin: float = 0) -> bytes:
     """A step in which half of the communication is hidden behind a kernel; of a rank, if it has one."""
     talks = [
-        step(0, 0, 500), event("nccl:all_reduce", 10, 20, External__id=4), launch(1, 12), launch(2, 50),
-        kernel(1, 100, 100, "ncclDevKernel_AllReduce", stream=20), kernel(2, 150, 100, "gemm"),
+        step(0, begin, 500), event("nccl:all_reduce", begin + 10, 20, External__id=4), launch(1, begin + 12),
+        launch(2, begin + 50), kernel(1, begin + 100, 100, "ncclDevKernel_AllReduce", stream=20),
+        kernel(2, begin + 150, 100, "gemm"),
     ]  # fmt: skip
     about = {} if number is None else {"distributedInfo": {"rank": number, "world_size": size}}
     return text(*talks, **about)
@@ -216,6 +217,7 @@ def test_ranks_of_a_job(folder):
     ({"a.json": rank(0), "b.json": rank(None)}, "b.json has no rank"),
     ({"a.json": rank(1), "b.json": rank(1)}, "several have the same rank"),
     ({"a.json": rank(0, 2), "b.json": rank(1, 4)}, "they are of jobs of different sizes"),
+    ({"a.json": rank(0), "b.json": rank(1, begin=5e6)}, "they were not taken at the same time"),
     ({"rank0.json": rank(None), "rank1.json": rank(None)}, ""),
 ])  # fmt: skip
 def test_only_traces_that_say_so_are_ranks_of_one_job(files, why, tmp_path):

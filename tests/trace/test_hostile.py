@@ -60,7 +60,9 @@ NESTED = json.dumps({**MANY[50], "args": {"Input Dims": [[1, 2], [3]], "Call sta
 
 
 @pytest.mark.parametrize(("data", "lost"), [
-    (lines(end=" "), 0), (lines(end=",,\n"), 0), (lines(change={199: LINE + ","}), 0), (b"\xef\xbb\xbf" + lines(), 0),
+    (lines(end=" "), 0), (lines(end=",,\n"), 0), (lines(end="\n").replace(b'"dur": 1}', b'"dur": 1,}'), 0),
+    (lines(change={50: NESTED.replace("[3]]", "[3],]")}), 0),
+    (lines(change={199: LINE + ","}), 0), (b"\xef\xbb\xbf" + lines(), 0),
     (lines(change={50: LINE.replace("50,", '"50.0",').replace("1}", '"1"}')}), 0),
     (lines(change={50: LINE.replace('"ph"', '"ts": 3, "ph": "B", "ph"')}), 0),
     (lines(change={50: LINE.replace("op50", "a, } \x01\t{ NaN, ]}\\x")}), 0),

@@ -15,7 +15,16 @@ from inferlens.trace.distributed import execution, rows_compared
 from inferlens.trace.kernels import achieved, theoretical
 from inferlens.trace.model import LaunchLinks
 from inferlens.trace.read import read_trace
-from inferlens.trace.tables import CUT_OFF, kernels, memory_devices, memory_holders, module_tree, operators, stepping
+from inferlens.trace.tables import (
+    CUT_OFF,
+    SLOW,
+    kernels,
+    memory_devices,
+    memory_holders,
+    module_tree,
+    operators,
+    stepping,
+)
 from tests.backends.profiling.samples import H200, NAMES, runs
 from tests.refusals import refusal
 from tests.trace.samples import GPU, H100, REAL, event, faster, kernel, launch, of_torch, shared, step, text, training
@@ -139,11 +148,12 @@ def test_host_times_are_never_lost(spans):
     assert sum(table.columns["calls"]) <= len(spans)
 
 
-def test_steps_and_what_the_profiler_cut_off():
-    lengths = [100, 250, 101]
+def test_steps_their_outliers_and_those_that_the_profiler_cut_off():
+    lengths = [100, 101, 99, 100, 250, 100, 101]
     steps = [step(number, 300 * number, length) for number, length in enumerate(lengths)]
-    found = list(stepping(Analysis(read_trace(text(*steps)))).rows())
-    assert [round(row["time"] * 1e6) for row in found] == lengths
+    rows = list(stepping(Analysis(read_trace(text(*steps)))).rows())
+    assert [round(row["time"] * 1e6) for row in rows] == lengths
+    assert [row["note"] for row in rows] == ["", "", "", "", SLOW, "", ""]
     events = []
     for number, launches in enumerate((10, 10, 3)):
         at = 1000.0 * number

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from inferlens.trace.tables import kernels, module_tree, operators
 SUFFIXES = (".json", ".json.gz", ".json.zst")
 _RANK = re.compile(r"rank[-_]?(\d+)", re.I)
 _NUMBER = re.compile(r"(\d+)")
+_CLOCKS = 1_000_000_000  # nanoseconds that the clocks of a job's machines may differ by
 USE = ("utilization", "sm_efficiency", "occupancy", "tensor_share", "tensor_untold")
 BOTH, NEW, REMOVED = "", "new", "gone"
 Key = tuple[Any, ...]
@@ -63,21 +64,34 @@ def runs_in(folder: Path) -> list[tuple[str, Path]]:
     return runs
 
 
-def rank_and_size(name: str, trace: Trace) -> tuple[int | None, int | None]:
-    """Return the rank that wrote a trace, which may be in its name only, and the number of ranks."""
+class Origin(NamedTuple):
+    """The origin of a trace; ``begin`` and ``end`` are nanoseconds of the writer's clock."""
+
+    rank: int | None
+    world_size: int | None
+    begin: int
+    end: int
+
+
+def trace_origin(name: str, trace: Trace) -> Origin:
+    """Return the origin of a trace, whose rank may be in its name only."""
     distributed, named = trace.about.distributed, _RANK.search(name)
     rank = int(named[1]) if distributed.rank is None and named else distributed.rank
-    return rank, distributed.world_size
+    begin, end = (int(trace.begin.min()), int((trace.begin + trace.duration).max())) if len(trace) else (0, 0)
+    return Origin(rank, distributed.world_size, trace.about.base + begin, trace.about.base + end)
 
 
-def why_no_job(ranks: Mapping[str, tuple[int | None, int | None]]) -> str:
-    """Return the reason why traces, by their ranks and sizes, are not all ranks of one job; empty if they are."""
-    if without_rank := [name for name, (rank, _) in ranks.items() if rank is None]:
+def why_no_job(origins: Mapping[str, Origin]) -> str:
+    """Return the reason why traces are not all ranks of one job; empty if they are."""
+    all_origins = list(origins.values())
+    if without_rank := [name for name, origin in origins.items() if origin.rank is None]:
         return f"{without_rank[0]} has no rank"
-    if len({rank for rank, _ in ranks.values()}) < len(ranks):
+    if len({origin.rank for origin in all_origins}) < len(all_origins):
         return "several have the same rank"
-    sizes = {size for _, size in ranks.values()} - {None}
-    return "they are of jobs of different sizes" if len(sizes) > 1 else ""
+    if len({origin.world_size for origin in all_origins} - {None}) > 1:
+        return "they are of jobs of different sizes"
+    gap = max(origin.begin for origin in all_origins) - min(origin.end for origin in all_origins)
+    return "they were not taken at the same time" if gap > _CLOCKS else ""
 
 
 def rank_of(name: str, analysis: Analysis) -> dict[str, Any]:
@@ -98,7 +112,7 @@ def rank_of(name: str, analysis: Analysis) -> dict[str, Any]:
     communicating = seconds(talks)
     return {
         "name": name,
-        "rank": rank_and_size(name, trace)[0],
+        "rank": trace_origin(name, trace).rank,
         "utilization": overview.gpus[0].utilization if overview.gpus else None,
         "step_time": overview.step_time,
         "computing": seconds(kernels),

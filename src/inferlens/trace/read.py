@@ -405,7 +405,7 @@ class TraceBuilder:
         categories = np.fromiter(map(category_of, [event.cat for event in timed]), np.int8, len(timed))
         for index, event in enumerate(timed):
             if event.cat in MIXED:
-                categories[index] = self._kind_of_mixed(event)
+                categories[index] = self._refine_category(event)
         for index in np.flatnonzero(categories == Category.OTHER).tolist():
             event = timed[index]
             self._unknown[event.cat or self._processes.get(event.pid) or "none"] += 1
@@ -425,7 +425,7 @@ class TraceBuilder:
             self._add_part(form, args, row=indices + self._count)
         self._count += len(timed)
 
-    def _kind_of_mixed(self, event: Event) -> int:
+    def _refine_category(self, event: Event) -> int:
         """Return the kind of an event of :data:`MIXED` categories; set the device and the correlation that it lacks."""
         args = event.args = event.args or Arguments()
         if not event.cat:
@@ -616,19 +616,28 @@ def decode_events(text: bytes) -> list[Event]:
     return events
 
 
-# A string, which stays as it is, or a number that JSON lacks.
-_NUMBERS = re.compile(
-    rb'("(?:[^"\\]|\\.)*")|(?<=[:\[,\s])[-+]?(?:NaN|nan|Infinity|infinity|inf|Inf)(?=\s*[,}\]])', re.DOTALL
+# A string, which stays as it is; a brace without a comma behind it, a comma too many, or a number that JSON lacks.
+_DAMAGE = re.compile(
+    rb'("(?:[^"\\]|\\.)*")|(\}\s*)(?=\{)|(,)(?=\s*[,}\]])'
+    rb"|(?<=[:\[,\s])[-+]?(?:NaN|nan|Infinity|infinity|inf|Inf)(?=\s*[,}\]])",
+    re.DOTALL,
 )
 _ESCAPES = re.compile(rb'(\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})|\\')
 _CONTROLS = bytes(32 if byte < 32 else byte for byte in range(256))
 
 
 def mend_json(text: bytes) -> bytes:
-    """Return ``text`` with the usual damage undone: odd numbers become ``null``, and backslashes are escaped."""
+    """Return ``text`` with the usual damage undone: odd numbers become ``null``, commas and escapes are put right."""
     text = text.translate(_CONTROLS).decode(errors="replace").encode()
-    text = _NUMBERS.sub(lambda match: match[1] or b"null", text)
+    text = _DAMAGE.sub(_undo_damage, text)
     return _ESCAPES.sub(lambda match: match[1] or b"\\\\", text)
+
+
+def _undo_damage(match: re.Match[bytes]) -> bytes:
+    string, brace, comma = match.groups()
+    if brace:
+        return brace + b","
+    return string or (b"" if comma else b"null")
 
 
 # Notes on damage: sentences, and counts of events with the rest of a sentence, such as ``were skipped``.

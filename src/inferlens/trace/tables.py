@@ -126,7 +126,10 @@ def _launched_time(analysis: Analysis, nest: Nest, path_codes: Ints, count: int)
     return np.bincount(modules, weights=trace.duration[trace.gpu.row] * analysis.gpu_within, minlength=count + 1)
 
 
-CUT_OFF = "cut off by the profiler"
+# A step is an outlier if it is this many interquartile ranges beyond the middle half (Tukey's fences).
+FENCE = 1.5
+LEAST_STEPS = 5  # for outliers
+CUT_OFF, SLOW, FAST = "cut off by the profiler", "slower than the others", "faster than the others"
 KINDS: dict[int, str] = {Category.KERNEL: "kernel", Category.MEMCPY: "copy", Category.MEMSET: "fill"}
 
 
@@ -258,9 +261,18 @@ def stepping(analysis: Analysis) -> Columns:
             "utilization": used if len(kernels) else np.full(len(steps), np.nan),
             "launched": steps.launched,
             **{name: shares[name] / SECOND for name in PARTS},
-            "note": np.where(steps.counted_in_means, "", CUT_OFF).tolist(),
+            "note": _step_notes(length, steps.counted_in_means),
         }
     )
+
+
+def _step_notes(length: Any, counted: Any) -> list[str]:
+    """Return a note for each step that is cut off, or an outlier among the others."""
+    low, high = np.quantile(length[counted], [0.25, 0.75]) if counted.sum() >= LEAST_STEPS else (-np.inf, np.inf)
+    reach = FENCE * (high - low)
+    outliers = np.where(length > high + reach, SLOW, np.where(length < low - reach, FAST, ""))
+    notes: list[str] = np.where(counted, outliers, CUT_OFF).tolist()
+    return notes
 
 
 _RUNNING = {

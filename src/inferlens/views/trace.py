@@ -350,8 +350,8 @@ def _overview_view(analysis: Analysis, _: Selection) -> TraceView:
         TraceTable("gpus", "GPUs", "GPU", GPU_COLUMNS, _gpus(overview), wide=True),
         replace(_shares_table("idle", "Why the GPU is idle", "cause", overview.idle, step), wide=True),
     ]
-    next_step = _WHICH_KERNELS if overview.bound in ("GPU", "both") else _WHICH_OPERATORS
-    return TraceView(" · ".join(about), sentences, tables, next_step)
+    on_gpu = overview.bound in ("GPU", "both") or not analysis.costs.is_operator.any()
+    return TraceView(" · ".join(about), sentences, tables, _WHICH_KERNELS if on_gpu else _WHICH_OPERATORS)
 
 
 def _gpus(overview: Overview) -> Columns:
@@ -385,7 +385,8 @@ def _operators_view(analysis: Analysis, selection: Selection) -> TraceView:
     table = TraceTable("operators", "", "operator", (*OPERATOR_COLUMNS, *more), data, top=selection.top,
                        steps=analysis.tables_of)  # fmt: skip
     about = f"operators · {_call_count_text(analysis, data, 'call')}"
-    next_step = _NOTHING_MORE if keys else ("Of which shapes?", "--view operators --by shapes")
+    has_shapes = any(analysis.trace.texts[code] for code in {*analysis.trace.scopes.shapes})
+    next_step = ("Of which shapes?", "--view operators --by shapes") if has_shapes and not keys else _NOTHING_MORE
     return TraceView(about, sentences, [table], next_step)
 
 
@@ -413,11 +414,13 @@ def _kernels_view(analysis: Analysis, selection: Selection) -> TraceView:
     table = TraceTable("kernels", "", "kernel", columns, data, label, top=selection.top, steps=steps)
     about = f"kernels, copies and fills · {_call_count_text(analysis, data, 'launch')}"
     sentences = dominant_names(times, "the GPU's time", label) if len(data) else ["No kernel ran on a GPU."]
-    next_step = ("Who launches them?", "--view kernels --by operator")
+    next_step = _NOTHING_MORE
     if not len(data):
         next_step = _WHICH_OPERATORS
-    elif by_operator:
+    elif by_operator and any(path != NO_MODULE for path in module_tree(analysis).columns["path"]):
         next_step = ("Of which modules?", "--view modules")
+    elif not by_operator and (analysis.launch_links.operator >= 0).any():
+        next_step = ("Who launches them?", "--view kernels --by operator")
     return TraceView(about, sentences, [table], next_step)
 
 
@@ -466,6 +469,8 @@ def _steps_view(analysis: Analysis, selection: Selection) -> TraceView:
     shortest, longest = duration(min(times, default=0.0)), duration(max(times, default=0.0))
     took = shortest if shortest == longest else f"{duration(sum(times) / len(times))}, from {shortest} to {longest}"
     sentences = [f"A traced step takes {took}."] if times else ["There is none."]
+    outliers = [f"Step {row['step']} is {row['note']}" for row in rows if row["note"] not in ("", CUT_OFF)]
+    sentences += [f"{listing(outliers[:2])}."] if outliers else []
     table = TraceTable("steps", "", "step", STEP_COLUMNS, data, "step", top=selection.top, rank="time")
     slowest = max(rows, key=lambda row: float(row["time"]))["step"] if rows else ""
     view = "kernels" if len(analysis.trace.gpu) else "operators"

@@ -208,7 +208,7 @@ def _folder_traces(
     if not named:
         expected = f"files that end in {', '.join(distributed.SUFFIXES)}, in it or in the log folders in it"
         raise InferlensError(f"There is no trace in {folder}.", expected=expected)
-    traces, rank_rows, run_rows, sizes, problems = [], [], [], {}, []
+    traces, rank_rows, run_rows, origins, problems = [], [], [], {}, []
     for name, path in named:
         try:
             analysis = load(path)
@@ -219,13 +219,13 @@ def _folder_traces(
         traces.append(replace(shown, name=plain(name), words=(str(folder / name),)))
         rank_rows.append(distributed.rank_of(name, analysis))
         run_rows.append(distributed.run_of(name, analysis.overview))
-        sizes[plain(name)] = distributed.rank_and_size(name, analysis.trace)
+        origins[plain(name)] = distributed.trace_origin(name, analysis.trace)
     if not traces:
         raise InferlensError(f"No trace in {folder} can be read. {' '.join(problems[:3])}")
     if len(traces) == 1:
         notes = [*problems, *traces[0].notes]
         return [replace(traces[0], name=_trace_name(folder), words=(str(folder),), notes=notes)]
-    why = distributed.why_no_job(sizes) if ranks else None
+    why = distributed.why_no_job(origins) if ranks else None
     overview = _ranks_view(rank_rows) if why == "" else runs_view(run_rows, why)
     words = traces[0].words if why != "" else (str(folder),)
     if not brief:
