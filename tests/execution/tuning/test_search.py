@@ -5,12 +5,16 @@ import math
 from collections import Counter
 
 import pytest
+from msgspec.structs import replace
 
 from inferlens.analysis.measures import bottleneck
+from inferlens.analysis.tuning import Advice, Candidate
 from inferlens.backends.base import Capabilities, Support
-from inferlens.execution.tuning.search import Point, Search, advised_cases
+from inferlens.execution.tuning.search import Point, Search, advice_that_paid, advised_cases
 from inferlens.record.record import KERNEL_FAMILIES, Measurement
+from inferlens.views.tuning import tuning_sentences
 from tests.execution.tuning.test_space import space
+from tests.execution.tuning.test_tune import KNOB_A, tune
 from tests.spec.test_plan import FLOATS, GPU_HOST, RESNET
 from tests.views.samples import record
 
@@ -186,3 +190,19 @@ def test_nothing_is_advised_for_ways_that_are_far_behind():
     assert ways([measured(eager, enqueue=0.95)], found, behind=math.log(3)) != []
     assert ways([measured(eager, enqueue=0.95)], found, behind=math.log(5)) == []
     assert ways([measured(eager, kernels={"reformat": 0.2})], found, behind=math.log(1.5)) == []
+
+
+def test_advice_paid_if_the_winner_has_it_and_is_faster_than_the_ways_that_had_the_limit(tmp_path):
+    found = on_gpu(precision="fp16")
+    eager, compiled, graphed = (each.case for each in found.families)
+    records = [measured(eager, enqueue=0.95), measured(compiled, enqueue=0.95), measured(graphed)]
+    tried = [
+        Candidate(record=each.id, speedup=speed, low=0.9 * speed, high=1.05 * speed)
+        for each, speed in zip(records, (0.2, 0.5, 1.0), strict=True)
+    ]
+    by_id, way = {each.id: each for each in records}, "torch_compile:default fp16"
+    advice = (Advice("torch_compile:reduce-overhead", "host", way, 2.0),)
+    assert advice_that_paid(graphed, tried, by_id, found) == advice
+    assert advice_that_paid(eager, tried, by_id, found) == ()
+    said = " ".join(tuning_sentences(replace(tune(tmp_path, only=KNOB_A), advice=advice)))
+    assert f"Advice that paid: torch_compile:reduce-overhead, since calls of {way} waited for the host (2.00x)." in said

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from inferlens.analysis.measures import bottleneck, violation_factors, violations
 from inferlens.analysis.race import log_cost
-from inferlens.analysis.tuning import Candidate, Effect, SkippedCandidate, Trial
+from inferlens.analysis.tuning import Advice, Candidate, Effect, SkippedCandidate, Trial
 from inferlens.backends import BACKENDS, importable_backends
 from inferlens.execution.tuning.space import SearchSelection, SearchSpace, narrowed_selection, neighbours
 from inferlens.record.record import Record
@@ -385,6 +385,27 @@ def advised_cases(records: Sequence[Record], distances: Sequence[float], space: 
             for case in _variations(record.case, space):
                 if remedies(case, limit, space) - present:
                     yield case
+
+
+def advice_that_paid(
+    best: Case, candidates: Sequence[Candidate], records: Mapping[str, Record], space: SearchSpace
+) -> tuple[Advice, ...]:
+    """Return the remedies of the best against bottlenecks of slower cases, each with the fastest case that has it.
+
+    ``records`` has the records of the candidates, by their ids.
+    """
+    slower: dict[str, list[tuple[float, Case]]] = {}
+    for candidate in candidates:
+        record = records[candidate.record]
+        limit = bottleneck(record) if candidate.speedup and candidate.high and candidate.high < 1 else ""
+        if limit and not remedies(record.case, limit, space):
+            slower.setdefault(limit, []).append((candidate.speedup or 0.0, record.case))
+    advice = []
+    for limit, rivals in slower.items():
+        speedup, rival = max(rivals, key=lambda pair: pair[0])
+        if settings := remedies(best, limit, space):
+            advice.append(Advice(", ".join(sorted(settings)), limit, rival.way, 1 / speedup))
+    return tuple(advice)
 
 
 def _variations(case: Case, space: SearchSpace) -> Iterator[Case]:

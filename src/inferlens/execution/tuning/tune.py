@@ -58,7 +58,7 @@ from inferlens.execution.race import (
 )
 from inferlens.execution.resume import WORK, RunState, TrialLog, clear, content_of, folders_of, place_of
 from inferlens.execution.scheduler import MeasureOptions, Scheduler, open_scheduler, room_for
-from inferlens.execution.tuning.search import LEAST_GROUP, Candidates, Point, skipped, unreached
+from inferlens.execution.tuning.search import LEAST_GROUP, Candidates, Point, advice_that_paid, skipped, unreached
 from inferlens.execution.tuning.space import SearchSelection, SearchSpace, combined, explore, has_changes, size
 from inferlens.measure.monitor import usable_cpus
 from inferlens.models.resolve import files_of
@@ -324,6 +324,8 @@ class Tuner:
         best = min(fastest, key=complexity, default=None)
         folder = self._ship(best) if best else ""
         trials, case = tuple(self.log.trials), best.planned.case if best else None
+        records = {record.id: record for trial in trials for record in trial.records}
+        candidates = self.candidates.results(trials, case)
         limits = self.request.constraints
         return TuningReport(
             objective=self.request.objective,
@@ -331,7 +333,7 @@ class Tuner:
             trials=trials,
             answer=answer,
             best=case,
-            candidates=self.candidates.results(trials, case),
+            candidates=candidates,
             effects=self.candidates.effects(trials, case) if case else (),
             size=size(self.space),
             skipped=(*unreached(self.space, trials), *skipped(self.space, self.selection, self.request.plan)),
@@ -339,6 +341,7 @@ class Tuner:
             seconds=time.monotonic() - self.begin,
             broken_constraints=tuple(limit.sentence for limit in violations(best.runs, limits)) if best else (),
             folder=folder,
+            advice=advice_that_paid(case, candidates, records, self.space) if case else (),
         )
 
     def _add_model(self, case: Case, folder: Path) -> None:
