@@ -1,6 +1,7 @@
 """Tunings as documents and charts.
 
-Only the finals are ranked. A table of all candidates has those of the search, with their speed-up over the winner.
+Only the finals are ranked. Rows of the search follow on a screen, and are marked as such. A table of all candidates
+has their speed-up over the winner.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from inferlens.analysis.tuning import (
 )
 from inferlens.errors import InferlensError
 from inferlens.record.display import fields_by_key
-from inferlens.spec.case import short_name
+from inferlens.spec.case import PRECISIONS, short_name
 from inferlens.stats.intervals import ends
 from inferlens.units import (
     ABSENT,
@@ -77,7 +78,7 @@ TUNING_SCHEMA = "inferlens.tuning/1"
 TUNINGS_SCHEMA = "inferlens.tunings/1"
 TUNING_HEIGHT, BETWEEN = 320, 70
 _UNITS = {"s": ("ms", 1e3), "J": ("mJ", 1e3), "B": ("MiB", 2.0**-20)}  # units of axes, and factors
-MAX_ROWS = 5  # finals on a screen
+MAX_ROWS = 5  # on a screen
 SPEED_OBJECTIVES = ("latency", "throughput")  # objectives by which tables of records are ordered anyway
 LONGER = 1.0  # seconds of additional build time that are reported
 MOST_NAMES = 3
@@ -183,12 +184,36 @@ def _tuning_blocks(
 def _finals_table(
     tuned: TuningReport, shown: Sequence[Row], facts: Sequence[CandidateFacts], top: int | None = None
 ) -> Table:
-    """Return the answer and the rows of the finals."""
+    """Return the answer and the rows of the finals, with rows of the search until there are ``top``."""
     finals = group_rows(shown, "table")[0]
     table = records_table(finals, None, top, _tuning_columns(tuned))
+    if lines := _search_lines(tuned, facts, finals, table.columns, (top or 0) - len(finals)):
+        columns = [replace(column, wide=column.wide and not column.title.startswith("vs ")) for column in table.columns]
+        table = replace(table, columns=columns, lines=[*table.lines, *lines])
     first, *decide = tuning_answer(tuned, finals)
     answer = [first, search_sentence(tuned, facts), *decide, *_bench_sentences(tuned, facts, finals)]
     return replace(table, title=table.title.rpartition(" · ")[0], answer=answer)
+
+
+def _search_lines(
+    tuned: TuningReport, facts: Sequence[CandidateFacts], finals: Sequence[Row], columns: Sequence[Column], most: int
+) -> list[Line]:
+    """Return rows of the search without times, because the machine changes between rounds.
+
+    Their speed-up is the winner's times their ratio to it.
+    """
+    factor = next((row.speedup or 1.0 for row in finals if tuned.best and row.label == tuned.best.label), 1.0)
+    candidates = [fact.candidate for fact in facts if not (fact.candidate.rejection or fact.candidate.final)]
+    speedups = [(candidate.record, factor * candidate.speedup) for candidate in candidates if candidate.speedup]
+    records = {record.id: record for record in tuned.search_records}
+    lines = []
+    for record, speedup in ((records[name], speedup) for name, speedup in speedups[: max(most, 0)]):
+        (row,) = rows([structs.replace(record, measurements=(), energy=None, cpu_energy=None)])
+        row = structs.replace(row, is_reference=False, speedup=speedup, sure=False)
+        name = row.way if len({final.precision for final in finals}) > 1 else plain(record.case.way)
+        line = Line.from_row(name, columns, row, indent="   ", style="dim")
+        lines.append(replace(line, cells=[*line.cells[:-1], "in the search"]))
+    return lines
 
 
 def _tuning_columns(tuned: TuningReport) -> list[Column]:
@@ -308,7 +333,8 @@ def untried_sentences(untried: Sequence[SkippedCandidate], start: str = "Not tri
         backend = skipped.name.partition(" ")[0]
         reason = skipped.reason.removeprefix(f"{backend} ").partition(": ")[0].rstrip(".")
         reason = "not installed: inferlens backends" if skipped.hint.startswith("pip ") else reason
-        names_by_reason.setdefault(reason or skipped.hint or "not selected", []).append(skipped.name)
+        flag = skipped.hint or ("--precision" if skipped.name in PRECISIONS else "--backend")
+        names_by_reason.setdefault(reason or flag, []).append(skipped.name)
     texts = [
         f"{plain(names[0])}{f' and {len(names) - 1} more' * (len(names) > 1)} ({plain(reason)})"
         for reason, names in names_by_reason.items()

@@ -93,12 +93,15 @@ def test_a_report_answers_once_and_has_the_records_of_all_finals(once, here):
     assert {json.loads(line)["id"] for line in lines} == {record.id for record in once[1].final_records}
 
 
-def test_the_screen_has_the_answer_the_finals_effects_and_what_was_left_out(here):
+def test_the_screen_has_the_answer_five_rows_effects_and_what_was_left_out(here):
     lines = inferlens("show", "results/demo/tuning", cwd=here).stdout.splitlines()
     assert len(lines) <= 24
     assert lines[2].startswith("FASTEST  fake:fast knob_a=1 knob_b=2 knob_f=2  1.43 ms  1.40x fake:fast (1.30 to 1.51)")
     rows = [line for line in lines if re.match(r" [ \d] fake:", line)]
-    assert [row[1] for row in rows] == ["1", " "]
+    assert [("in the search" in row) for row in rows] == [False, False, True, True, True]
+    assert [row[1] for row in rows] == ["1", " ", " ", " ", " "], "others are not in the ranking of the finals"
+    speedups = {row.split("  ")[1].strip(): re.search(r"[\d.]+x", row)[0] for row in rows[2:]}
+    assert float(speedups["fake:fast knob_a=1 knob_b=2"][:-1]) == pytest.approx(1 / (0.8 * 0.95), rel=0.01)
     said = " ".join(lines)
     assert re.search(r"knob_f=2 1\.06x \(1\.0\d to 1\.0\d\), build \+60 s", said)
     assert re.search(r"Not tried: \S+ and \d more \(--only\)", said)
