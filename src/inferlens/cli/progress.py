@@ -6,11 +6,13 @@ belongs to what is being measured. A pipe gets whole lines of plain text.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
+from statistics import mean
 
 from rich.console import Console
 from rich.markup import escape
@@ -22,7 +24,7 @@ from inferlens.analysis.ab_result import ABResult, ABSteps
 from inferlens.analysis.samples import latencies, steady_samples
 from inferlens.errors import one_line, printable
 from inferlens.execution.protocol import Observer, PlannedCase
-from inferlens.record.record import PhaseName, Record
+from inferlens.record.record import IN_TURNS, PhaseName, Record
 from inferlens.spec.case import AXES, Case, short_name, shown_together
 from inferlens.stats.samples import median
 from inferlens.views.table import cut_end
@@ -44,11 +46,12 @@ class Bar(Observer):
         self.records: list[Record] = []
         self._console = console
         self._clock = clock
-        self._begin = clock()
+        self._since = clock()
         self._cases: list[PlannedCase] = []
         self._left: Counter[str] = Counter()  # how often each case is yet to end, by its digest; less than 0 in rounds
         self._done = 0
-        self._reused = 0
+        self._seconds: list[float] = []  # of each case that was measured by itself
+        self._best: dict[object, tuple[float, int]] = {}  # the least latency and the number of cases of the same work
         self._label = ""
         columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), Elapsed())
         quiet = not console.is_terminal
@@ -63,7 +66,7 @@ class Bar(Observer):
         self._bar.stop()
 
     def planned(self, cases: Sequence[PlannedCase]) -> None:
-        self._cases, self._begin, self._done, self._reused = list(cases), self._clock(), 0, 0
+        self._cases, self._since, self._done = list(cases), self._clock(), 0
         self._left = Counter(planned.case.digest for planned in cases)
         self._bar.update(self._task, total=len(cases))
         for model_info in {planned.model.spec: planned.model for planned in cases}.values():
@@ -88,7 +91,8 @@ class Bar(Observer):
 
     def done(self, record: Record, folder: Path) -> None:  # noqa: ARG002 - where it lies is said once, at the end
         self.records.append(record)
-        self.ended(record.case, ending(record))
+        alone = record.status == "ok" and IN_TURNS not in record.facts  # cases that take turns end at the same time
+        self.ended(record.case, ending(record), alone=alone, best=self._is_best(record))
 
     def discarded(self, records: Sequence[Record]) -> None:
         gone = {record.id for record in records}
@@ -99,28 +103,28 @@ class Bar(Observer):
         for digest in {record.case.digest for record in records}:
             self._left[digest] -= 1
             self._done += 1
-            self._reused += 1
 
     def unused(self, records: Sequence[Record]) -> None:
         self.discarded(records)
         for digest in {record.case.digest for record in records}:
             self._left[digest] += 1
             self._done -= 1
-            self._reused -= 1
 
     def remark(self, text: str) -> None:
         self._say(text)
 
-    def ended(self, case: Case, how: str) -> None:
+    def ended(self, case: Case, how: str, *, alone: bool = True, best: bool = False) -> None:
         """Print that a case ended, and ``how`` in a few words. Cases of later rounds have no lines."""
         self._left[case.digest] -= 1
         if self._left[case.digest] < 0:
             return
         self._done += 1
-        seconds = (self._clock() - self._begin) / (self._done - self._reused)
-        left = len(self._cases) - self._done
-        rest = f"  ({units.about(left * seconds)} for {units.plural(left, 'more case')})" if left > 0 else ""
-        self._say(f"[{self._done}/{len(self._cases)}] {self._short(case)} {one_line(how)}{rest}")
+        now = self._clock()
+        self._seconds += [now - self._since] * alone
+        self._since = now
+        remarks = "; ".join(filter(None, ["best so far" * best, self._time_left() * alone]))
+        line = f"[{self._done}/{len(self._cases)}] {self._short(case)} {one_line(how)}"
+        self._say(f"{line}  ({remarks})" if remarks else line)
         self._draw("")
 
     def round(self, number: int, contenders: Sequence[Case], standing: str, finals: int = 0) -> None:
@@ -129,6 +133,22 @@ class Bar(Observer):
         named = f"{case.model.rpartition(':')[2]} {case.sizes_label}".rstrip()
         race = f"{named}, " if len(works) > 1 else ""
         self._say(f"{race}{'final ' if finals else ''}round {number}{of}: {standing}")
+
+    def _time_left(self) -> str:
+        """Return the time of the cases to come that can run. The first case does not count: it prepares the others."""
+        refused = {planned.case.digest for planned in self._cases if planned.refusal}
+        left = sum(count for digest, count in (+self._left).items() if digest not in refused)
+        seconds = self._seconds[1:]
+        return f"{units.about(left * mean(seconds))} for {units.plural(left, 'more case')}" if left and seconds else ""
+
+    def _is_best(self, record: Record) -> bool:
+        """Return whether the case is the fastest so far of at least two with the same work."""
+        seconds = latencies(record).for_median
+        if record.status != "ok" or not seconds or (record.agreement and record.agreement.agrees is False):
+            return False
+        least, count = self._best.get(record.case.work, (math.inf, 0))
+        self._best[record.case.work] = (min(least, median(seconds)), count + 1)
+        return count > 0 and median(seconds) < least
 
     def _short(self, case: Case) -> str:
         """Return the properties in which the case differs from others of the plan."""
