@@ -11,11 +11,13 @@ from inferlens.backends import BACKENDS
 from inferlens.backends.base import Absence, Capabilities, Support
 from inferlens.cli import bench
 from inferlens.cli.backends import missing
+from inferlens.cli.bench import skipped_ways
 from inferlens.execution import remote
 from inferlens.record.record import Record
 from inferlens.spec.plan import Plan
 from tests.commands import inferlens, output_of, refusal_of, started
 from tests.execution.test_launching import Mortal, Some
+from tests.views.samples import case, record
 
 
 @pytest.mark.usefixtures("without_torch")
@@ -29,6 +31,15 @@ def test_one_command_measures_shows_and_keeps(tmp_path):
     folders = sorted(path.parent.name for path in tmp_path.glob("results/demo/*/record.json"))
     assert folders == ["fake-fast-fp32-b1-cpu", "fake-noisy-fp32-b1-cpu", "fake-steady-fp32-b1-cpu"]
     assert output_of("show", "results/demo", cwd=tmp_path) == done.stdout
+
+
+def test_ways_that_are_left_out_by_default_are_named():
+    assert skipped_ways(Plan(model=("m",)), [record(case("torch_compile"))]).startswith(
+        "bf16 (--precision bf16); torch_compile:max-autotune (--backend, builds for minutes); options"
+    )
+    on_gpu = [record(case(device="cuda"))]
+    assert skipped_ways(Plan(model=("m",)), on_gpu).startswith("fp16, bf16 (--precision fp16,bf16); torchscript (")
+    assert skipped_ways(Plan(model=("m",), precision=("fp32",)), [record(case())]) == "options (inferlens tune)"
 
 
 def test_failed_cases_are_rows_and_the_exit_code_says_whether_anything_was_measured(tmp_path):

@@ -99,13 +99,29 @@ def show_results(plan: Plan, records: Sequence[Record], interrupted: bool, forma
         where = folders[0] if len(folders) == 1 else plan.output
         screen.show_records(records, format, plan.reference or None, where=where, **how)
         if format == "table" and not (plan.backend or plan.option):
-            others = "other precisions (--precision fp16), and " * (not plan.precision)
-            screen.note(f"Not raced: {others}options of backends (inferlens tune).")
+            screen.note(f"Not raced: {skipped_ways(plan, records)}.")
     if interrupted:
         screen.note(INTERRUPTED)
         raise typer.Exit(130)
     if not any(record.status == "ok" for record in records):
         raise typer.Exit(1)
+
+
+def skipped_ways(plan: Plan, records: Sequence[Record]) -> str:
+    """Return the ways that a race leaves out by default, and the options that include them."""
+    from inferlens.backends import BACKENDS
+    from inferlens.spec.case import HALF
+
+    cases = [record.case for record in records if record.status == "ok"]
+    lower = [name for name in HALF if name != "fp16" or any(case.device != "cpu" for case in cases)]  # slow on a CPU
+    if plan.precision or any(case.precision != "fp32" for case in cases):
+        lower = []
+    ways = [f"{', '.join(lower)} (--precision {','.join(lower)})"] * bool(lower)
+    devices = {case.device for case in cases}
+    ways += [f"{name} (--backend)" for name in BACKENDS.names() if devices & {*BACKENDS.get(name).excluded_devices}]
+    slow = [(name, BACKENDS.get(name).slow_variants) for name in dict.fromkeys(case.backend for case in cases)]
+    ways += [f"{name}:{next(iter(variants))} (--backend, builds for minutes)" for name, variants in slow if variants]
+    return "; ".join([*ways, "options (inferlens tune)"])
 
 
 def listed_cases(plan: Plan) -> Document:
