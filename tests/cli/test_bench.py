@@ -1,6 +1,7 @@
 """``inferlens bench`` and its neighbours, as a person runs them, also with a plan of several machines."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -63,7 +64,8 @@ def test_dry_run_lists_the_cases_and_runs_none(tmp_path):
 def test_a_plan_file_and_words_of_the_command_line_that_overrule_it(tmp_path):
     plan = 'model = "fake:demo"\nbackend = "fake:all"\niterations = 20\nquick = true\nbatch = [1, 2]\n'
     (tmp_path / "plan.toml").write_text(plan)
-    output_of("bench", "plan.toml", "--batch", "4", "--output", "elsewhere", cwd=tmp_path)
+    shown = output_of("bench", "plan.toml", "--batch", "4", "--output", "elsewhere", cwd=tmp_path)
+    assert re.search("inferlens profile fake:demo .* --output elsewhere", shown)
     names = sorted(path.parent.name for path in tmp_path.glob("elsewhere/demo/*/record.json"))
     assert names == ["fake-fast-fp32-b4-cpu", "fake-noisy-fp32-b4-cpu", "fake-steady-fp32-b4-cpu"]
 

@@ -93,11 +93,13 @@ def resumable() -> Iterator[None]:
 def show_results(plan: Plan, records: Sequence[Record], interrupted: bool, format: str, **how: Any) -> None:
     """Show records and where they are; exit if the plan was interrupted or nothing ran."""
     from inferlens.record.store import safe_name
+    from inferlens.spec.plan import Plan
 
     if records:
         folders = sorted({str(Path(plan.output) / safe_name(record.model.name)) for record in records})
         where = folders[0] if len(folders) == 1 else plan.output
-        screen.show_records(records, format, plan.reference or None, where=where, **how)
+        folder = "" if plan.output == Plan(model=()).output else plan.output
+        screen.show_records(records, format, plan.reference or None, where=where, folder=folder, **how)
         if format == "table" and not (plan.backend or plan.option):
             screen.note(f"Not raced: {skipped_ways(plan, records)}.")
     if interrupted:

@@ -93,11 +93,13 @@ def show_records(
     where: str | Sequence[str] = "",
     top: int | None = None,
     every_run: bool = False,
+    folder: str = "",
     **how: Any,
 ) -> None:
     """Show records in a format of every table, or by a view of that name; ``how`` goes to :func:`document`.
 
-    ``where``, ``top`` and ``every_run`` go to :func:`inferlens.views.records.records_document`.
+    ``where``, ``top``, ``every_run`` and ``folder``, its ``output``, go to
+    :func:`inferlens.views.records.records_document`.
     """
     from inferlens.views.records import records_document
 
@@ -108,7 +110,7 @@ def show_records(
         if output := how.get("output") or how.get("file"):
             save(output, drawn)
     else:
-        shown = records_document(records, reference, where=where, top=top, all_runs=every_run)
+        shown = records_document(records, reference, where=where, top=top, all_runs=every_run, output=folder)
         document(shown, format, **how)
 
 

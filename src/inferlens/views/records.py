@@ -115,6 +115,7 @@ def records_document(
     where: str | Sequence[str] = "",
     top: int | None = None,
     all_runs: bool = False,
+    output: str = "",
 ) -> Document:
     """Return the document of records; :func:`inferlens.views.rows.rows` describes ``reference``.
 
@@ -122,9 +123,15 @@ def records_document(
         where: the folders of the records, for the next commands.
         top: rows of each comparison that a screen shows; ``None``: as many as fit.
         all_runs: whether each run has its own tables, the oldest first.
+        output: the ``--output`` of the run, for commands that measure more; empty for the usual folder.
     """
     where = shlex.join(filter(None, [where] if isinstance(where, str) else where))
     shown = _rows_by_run(records, reference) if all_runs else rows(records, reference)
+    option = f" --output {shlex.quote(output)}" if output else ""
+    shown = [
+        structs.replace(row, profile=row.profile + option, hint=row.hint + option * (row.standing == "likeliest"))
+        for row in shown
+    ]
 
     def tries(screen: Screen) -> Iterator[list[Table | str]]:
         if top is not None:
