@@ -97,6 +97,13 @@ def test_every_view_in_every_format(format, folder):
             assert "default-src 'none'" in done.stdout
 
 
+def test_a_page_of_a_trace_is_that_of_a_report(folder):
+    for words, charts in (("gpu.json", True), ("gpu.json --view overview,kernels", False), ("logs", True)):
+        output_of("trace", *words.split(), "-o", "page.html", cwd=folder)
+        page = (folder / "page.html").read_text()
+        assert (re.findall(r"<h2>(.*?)</h2>", page) == ["Answer", "Traces"], "steps-1.csv" in page) == (charts, charts)
+
+
 def test_steps_are_drawn(folder):
     done = inferlens("trace", "gpu.json", "--plot", "steps.svg", cwd=folder)
     assert (done.returncode, done.stderr.strip()) == (0, "Wrote steps.svg.")

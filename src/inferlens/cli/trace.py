@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from inferlens.cli import options, screen
-from inferlens.errors import InferlensError
+from inferlens.errors import InferlensError, MissingLibrary
 from inferlens.spec.options import OptionSpec
+
+if TYPE_CHECKING:
+    from inferlens.views.table import Report
 
 PATH = (
     "A trace file (.json, .json.gz, .json.zst), a pipe, - for the standard input, a folder with the traces of a job's "
@@ -44,6 +47,8 @@ def trace(
 
     try:
         format = screen.format_of(format, output)
+        if output and format in ("html", "pdf") and not columns and (page := _charts_page(path, **words)):
+            return screen.save_report(page, output, format)
         shown, notes = trace_document(path, "html" if format == "pdf" else format, wide=wide, **words)
         screen.notes(notes[:MOST_NOTES])
         if len(notes) > MOST_NOTES:
@@ -52,3 +57,20 @@ def trace(
     except MemoryError as error:
         hint = "a limit that is less tight (ulimit -d, ulimit -v), or fewer steps in a trace"
         raise InferlensError(f"There is not enough memory for {path}.", hint=hint) from error
+
+
+def _charts_page(path: Path, *, against: Path | None = None, **words: Any) -> Report | None:
+    """Return the page of a report, if the user asked for no more than that, and charts can be drawn here."""
+    from inferlens.trace.distributed import traces_under
+    from inferlens.views.picture import converter
+    from inferlens.views.report import ReportInputs, report
+
+    traces = [traces_under(side) for side in filter(None, (against, path))]
+    if words.items() - {("view", "overview"), ("by", "name")} or (against and [*map(len, traces)] != [1, 1]):
+        return None
+    try:
+        converter()
+    except MissingLibrary:
+        return None
+    inputs = ReportInputs(traces=[trace for side in traces for trace in side])
+    return report(inputs) if any(trace.analysis for trace in inputs.loaded_traces) else None
