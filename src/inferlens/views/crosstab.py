@@ -378,12 +378,10 @@ def _value_columns(crosstab: CrossTable, value: Any) -> list[Column]:
     if crosstab.axis == "machine":  # each has its own reference
 
         def fastest(cell: CrossCell) -> str:
-            return cell.word or f"{cell.row.name} {milliseconds(cell.row.seconds_per_call)} ms"
+            times = f" {cell.times}" if cell.speedup else " reference" * cell.row.is_reference
+            return cell.word or f"{cell.row.name} {milliseconds(cell.row.seconds_per_call)} ms{times}"
 
-        return [
-            column("", fastest, numeric=False, fold=True),
-            column("vs its reference", attrgetter("times"), keep=1, wide=True),
-        ]
+        return [column("", fastest, numeric=False, fold=True)]
     against = "per item" if crosstab.axis == "batch" else f"vs {crosstab.names[crosstab.values[0]]}"
     shown = [column("ms", lambda cell: cell.word or milliseconds(cell.row.seconds_per_call))]
     if crosstab.same_model and not first:
