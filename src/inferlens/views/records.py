@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
+from textwrap import shorten
 from typing import Any
 
 from msgspec import structs
@@ -64,6 +65,8 @@ RUNS_HINT = ": --runs all shows each"
 LEAST_HEIGHT = 5  # lines of a table: title, answer, heading, one row and a blank line
 LEAST_ROWS = 4  # rows of a single comparison; several comparisons have at least two each
 MOST_NOTES = 2
+MAX_FAILURES = 4  # lines about rows that are left out
+MAX_REASON = 160  # characters; libraries add how they came there
 MEASURED_ONCE = "measured once"
 SLOW_BUILD = 10.0  # seconds: rows of slower builds say how long they took
 NOTES_SCHEMA = "inferlens.warnings/1"
@@ -221,10 +224,10 @@ def record_blocks(
 
     ``brief`` omits what to do next, and shows one note of each table.
     """
-    tables = [records_table(table, where, top) for table in group_rows(shown, "table")]
+    tables = [records_table(table, where, top, brief=brief) for table in group_rows(shown, "table")]
     again = rerun_notes([1 if row.run else row.runs for row in shown], RUNS_HINT)
     if brief:
-        return [*(replace(table, notes=table.notes[:2], sentences=()) for table in tables), *again]
+        return [*(replace(table, sentences=()) for table in tables), *again]
     return [*tables, *again, *_next_commands(shown, where)]
 
 
@@ -237,7 +240,12 @@ def _first_answers(shown: Sequence[Row], lines: Sequence[str], where: str, limit
 
 
 def records_table(
-    table: Sequence[Row], where: str | None, top: int | None = None, columns: Sequence[Column] = COLUMNS
+    table: Sequence[Row],
+    where: str | None,
+    top: int | None = None,
+    columns: Sequence[Column] = COLUMNS,
+    *,
+    brief: bool = False,
 ) -> Table:
     """Return one model on one machine; ``where`` is the folder of its records, ``top`` limits the rows."""
     comparisons = group_rows(table, "comparison")
@@ -251,16 +259,41 @@ def records_table(
             number = "" if row.place is None or (row.is_reference and row.place != 1) else str(row.place)
             ends = row is first[-1] and comparison is not comparisons[-1] and len(first) > 1
             lines.append(Line.from_row(row.way, columns, row, indent=f"{number:>2} ", style=style, ends=ends))
-    notes = table_notes(table, where, shown)
-    if hidden := [row for row in table if row not in shown]:
-        failed = sum(not row.ok or row.agrees is False for row in hidden)
-        wrong = f", {failed} of them failed or wrong" if failed else ""
-        largest = max(map(len, comparisons))
-        notes.insert(0, f"{plural(len(hidden), 'more row')}{wrong}: --top {largest}, or --format csv")
+    hidden = [row for row in table if row not in shown]
+    notes = table_notes(table, where, shown)[: (1 if hidden else 2) if brief else None]
+    if hidden:
+        count = f"{plural(len(hidden), 'more row')}: --top {max(map(len, comparisons))}, or --format csv"
+        notes = [count, *_failure_notes(hidden, shown), *notes]
     return Table(
         headline(table), "   way", columns, lines, notes=notes, answer=_answer_lines(table),
         sentences=throughput_growth(comparisons), fold=True,
     )  # fmt: skip
+
+
+def _failure_notes(hidden: Sequence[Row], shown: Sequence[Row]) -> list[str]:
+    """Return a line for each precision, or else backend, of which no row is shown, and for other ways, that failed."""
+    precisions, libraries = {row.precision for row in shown}, {row.library for row in shown}
+
+    def name(row: Row) -> str:
+        library = plain(row.name) if row.library in libraries else row.library
+        return library if row.precision in precisions else row.precision
+
+    groups = group_by(hidden, name).items()
+    lines = [f"{name}: {failures}" for name, rows in groups if (failures := _failures_text(rows))]
+    most = MAX_FAILURES if len(lines) <= MAX_FAILURES else MAX_FAILURES - 1
+    return [*lines[:most], *([f"{plural(len(lines) - most, 'more way')} did not run right."] if lines[most:] else [])]
+
+
+def _failures_text(rows: Sequence[Row]) -> str:
+    """Return how many rows did not run or are wrong, and why; empty if none."""
+    failures = [row for row in rows if not row.ok or row.agrees is False]
+    parts = []
+    for word, alike in group_by(failures, lambda row: row.outputs if row.ok else row.status).items():
+        noise = any(note.code == "random-calibration" for row in alike for note in row.notes)
+        reason = shorten(plain(alike[0].reason or alike[0].agreement_reason), MAX_REASON, placeholder=" …")
+        why = ", calibrated with noise" if noise else f": {reason}"
+        parts.append(f"{word}{f' in {len(alike)} of {len(rows)}' * (len(rows) > 1)}{why}".rstrip("."))
+    return "; ".join(parts) + "." * bool(parts)
 
 
 def _answer_lines(table: Sequence[Row]) -> list[str]:

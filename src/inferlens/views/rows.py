@@ -204,6 +204,10 @@ class Row(Struct, frozen=True, kw_only=True):
         return next(iter(words), {True: "right", False: "wrong", None: "unchecked"}[self.agrees])
 
     @property
+    def library(self) -> str:
+        return self.backend.partition(":")[0]
+
+    @property
     def way(self) -> str:
         """Return the name without its precision."""
         return plain(self.name.replace(f"{self.backend} {self.precision}", self.backend, 1))
@@ -520,4 +524,4 @@ def _references(rows: Sequence[Row], runs: Mapping[RowKey, CaseRuns], reference:
 
 def matches_words(row: Row, phrase: str) -> bool:
     """Return whether label, name or backend contain every word of ``phrase``."""
-    return label_words(phrase) <= label_words(row.label) | label_words(row.name) | {row.backend.partition(":")[0]}
+    return label_words(phrase) <= label_words(row.label) | label_words(row.name) | {row.library}
