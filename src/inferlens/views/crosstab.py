@@ -214,11 +214,11 @@ class CrossTable:
 
     @cached_property
     def sentences(self) -> list[str]:
-        """Return the effect of each value, or of numbers that of the last."""
+        """Return the effect of each value, or of numbers that of the last, and of the fastest way at each value."""
         numeric = all(isinstance(value, int) for value in self.values[1:])
         compared = self.values[-1:] if numeric else self.values[1:]
         compared = [] if self.axis == "machine" or not self.same_model else compared
-        return [*filter(None, map(self._value_sentence, compared))]
+        return [*filter(None, map(self._value_sentence, compared)), *self._way_sentences()]
 
     def _value_sentence(self, value: Any) -> str:
         """Return ``int8 against fp32: 1.92x in openvino, 1.21x in onnxruntime``."""
@@ -233,6 +233,25 @@ class CrossTable:
         per_item = ", for one item" * (self.axis == "batch")
         pair = f"{self.label(value)} against {self.label(self.values[0])}"
         return f"{pair}{per_item}: {', '.join(words)}." if words else ""
+
+    def _way_sentences(self) -> list[str]:
+        """Compare the fastest way with the reference or the next one: what the runtime adds at each value."""
+        if self.by_model or len(group_rows(self.rows, "comparison")) > len(self.values):
+            return []
+        complete = [line for line in self.lines if all(value in line.cells for value in self.values)]
+        complete = [line for line in complete if not any(cell.word for cell in line.cells.values())]
+        complete.sort(key=lambda line: line.cells[self.values[-1]].row.seconds_per_call or 0.0)
+        if len(complete) < 2:
+            return []
+        best, following, *_ = complete
+        references = (line for line in complete[1:] if any(cell.row.is_reference for cell in line.cells.values()))
+        base, words = next(references, following), []
+        for value in self.values:
+            row = best.cells[value].row
+            cell = CrossCell(row, *self._times(base.cells[value].row, row))
+            where = "at" if isinstance(value, int) else "on" if self.axis in ("machine", "device") else "in"
+            words += [f"{cell.times} {where} {self.label(value)}"] if cell.speedup is not None else []
+        return [f"{best.name} against {base.name}: {', '.join(words)}."] if words else []
 
     def label(self, value: Any) -> str:
         return f"{self.axis} {value}" if isinstance(value, int) else self.names[value]
