@@ -364,11 +364,11 @@ def flat(seconds: float, of=None, **fields) -> Record:
     return record(of, samples=(seconds,) * 100, id=f"{of.label} {of.digest}", **fields)
 
 
-def sized(length: int, median: float) -> Record:
+def sized(length: int, median: float, batch: int = 1) -> Record:
     """A record of rows of token numbers, without names for its dimensions."""
-    facts = ModelFacts(name="bert", inputs=(TensorSpec("ids", (1, length), "int64"),))
+    facts = ModelFacts(name="bert", inputs=(TensorSpec("ids", (batch, length), "int64"),))
     inputs = () if length == 32 else facts.inputs  # the model's own length is one of them
-    return record(case(inputs=inputs), samples=(median,) * 100, model=facts)
+    return record(case(inputs=inputs, batch=batch), samples=(median,) * 100, model=facts, rate=1 / median)
 
 
 def busy_rates() -> list[Record]:
@@ -418,6 +418,7 @@ SCREENS = {
     "only one ran": lambda: shown([flat(0.02), failure(case("openvino"))]),
     "throughput hardly grows": lambda: shown(BATCHES),
     "sizes": lambda: shown([sized(32, 0.01), sized(64, 0.02), sized(256, 0.16)], width=120),
+    "sizes at batches": lambda: shown([sized(*at) for at in ((32, 0.01), (64, 0.02), (32, 0.02, 8), (64, 0.05, 8))]),
     "low terminal": lambda: render(records_document(THREADS), lines=24),
     "high terminal": lambda: render(records_document(THREADS), lines=60),
     "rows that are left out": lambda: render(records_document(left_out(), top=3)),

@@ -6,13 +6,14 @@ names and reasons, which may come from anywhere, through ``plain``.
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import product
+from itertools import pairwise, product
 from textwrap import shorten
 from typing import Any
 
@@ -266,7 +267,7 @@ def records_table(
         notes = [count, *_failure_notes(hidden, shown), *notes]
     return Table(
         headline(table), "   way", columns, lines, notes=notes, answer=_answer_lines(table),
-        sentences=throughput_growth(comparisons), fold=True,
+        sentences=growth(comparisons), fold=True,
     )  # fmt: skip
 
 
@@ -429,21 +430,49 @@ def remark(row: Row, *, builds: bool = True) -> str:
     return next(iter(words), "")
 
 
-def throughput_growth(comparisons: Sequence[Sequence[Row]]) -> list[str]:
-    """Say up to which batch size the throughput grows, if rows differ in no other size."""
-    if varying_sizes(row for comparison in comparisons for row in comparison) != ["batch"]:
-        return []
+def growth(comparisons: Sequence[Sequence[Row]]) -> list[str]:
+    """Say for each dimension how its sizes change what is fastest, at the largest sizes of the others."""
+    dimensions, sentences = [comparison[0].dimensions for comparison in comparisons], []
+    names = varying_sizes(row for comparison in comparisons for row in comparison)
+    largest = {name: max(sizes.get(name) or 0 for sizes in dimensions) for name in names}
+    for name in names:
+        fixed = {other: size for other, size in largest.items() if other != name}
+        alike = [comparison for comparison in comparisons if fixed.items() <= comparison[0].dimensions.items()]
+        by_size = {size: rows for rows in alike if (size := rows[0].dimensions.get(name)) is not None}
+        if 1 < len(by_size) == len(alike):
+            sentence = _throughput_growth(by_size) if name == "batch" else _time_growth(name, by_size)
+            where = f", at {sizes_text(alike[0][0], fixed)}" if fixed else ""
+            sentences += [f"{sentence}{where}."] if sentence else []
+    return sentences
+
+
+def _throughput_growth(comparisons: Mapping[int, Sequence[Row]]) -> str:
+    """Say up to which batch size the throughput grows; empty if it is not known."""
     best: dict[int, tuple[float, Row]] = {}
-    for comparison in comparisons:
+    for size, comparison in sorted(comparisons.items()):
         rates = [(row.items_per_second, row) for row in comparison if row.ranked and row.items_per_second]
         if not rates:
-            return []
-        best[comparison[0].batch or 0] = max(rates, key=lambda pair: pair[0])
+            return ""
+        best[size] = max(rates, key=lambda pair: pair[0])
     highest = max(items_per_second for items_per_second, _ in best.values())
-    enough = next(size for size in sorted(best) if best[size][0] >= 0.95 * highest)
+    enough = next(size for size in best if best[size][0] >= 0.95 * highest)
     grows = "still grows at" if enough == max(best) else "hardly grows after"
     items_per_second, row = best[enough]
-    return [f"Throughput {grows} batch {enough}: {rate(items_per_second)} items a second by {plain(row.way)}."]
+    return f"Throughput {grows} batch {enough}: {rate(items_per_second)} items a second by {plain(row.way)}"
+
+
+def _time_growth(name: str, comparisons: Mapping[int, Sequence[Row]]) -> str:
+    """Say how the shortest time grows with a size, and where most steeply; empty if a time is missing."""
+    fastest = ((size, row) for size, rows in comparisons.items() for row in rows if row.place == 1)
+    times = {size: row.seconds_per_call for size, row in sorted(fastest) if row.seconds_per_call}
+    if len(times) < len(comparisons):
+        return ""
+    steps = list(pairwise(times))
+    low, high = steps[0][0], steps[-1][1]
+    begin, end = max(steps, key=lambda step: math.log(times[step[1]] / times[step[0]], step[1] / step[0]))
+    steepest = f", most steeply from {begin} to {end}" if len(steps) > 1 else ""
+    factor = ratio(times[high] / times[low])
+    return f"From {plain(name)} {low} to {high} ({ratio(high / low)}) the fastest takes {factor} the time{steepest}"
 
 
 # Notes of records: as many as fit on a screen, or all case by case. A screen merges notes that differ in figures alone.
