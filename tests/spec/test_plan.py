@@ -1,14 +1,16 @@
 """Axes multiply into cases; what a person writes wrongly is said before anything runs."""
 
 import pytest
+import typer
 from msgspec.structs import replace
 
 from inferlens.backends import BACKENDS
 from inferlens.backends.base import Absence, Capabilities, Support
+from inferlens.cli.commands import app
 from inferlens.execution.cases import expand
 from inferlens.models.model import ModelInfo
 from inferlens.spec.case import Case, TensorSpec
-from inferlens.spec.plan import Plan, as_plan, bench_words, command, toml_words
+from inferlens.spec.plan import BUDGET_WORDS, RACE_WORDS, Plan, as_plan, bench_words, budget_words, command, toml_words
 from tests.refusals import refusal
 
 FLOATS = ("fp32", "fp16", "bf16")
@@ -209,6 +211,18 @@ def test_a_case_as_a_plan_file_means_that_case_alone(tmp_path, machine, model_in
 ])  # fmt: skip
 def test_words_that_contradict_each_other_are_refused(words, message):
     refusal(message, Plan.from_words, {"model": "fake:demo", **words})
+
+
+@pytest.mark.parametrize("given", [
+    {"within": "5m", "threshold": "1%", "iterations": 60, "warmup": 3}, {"thorough": True},
+    {"quick": True, "half_width": "2%", "mode": "latency", "max_time": "3s"}, {"repeats": 5, "seconds": "2s"},
+])  # fmt: skip
+def test_a_budget_is_written_as_options_that_ask_for_the_same(given):
+    plan = Plan.from_words({"model": "fake:demo", **given})
+    words = budget_words(plan.budget, plan.repeats)
+    params = typer.main.get_command(app).get_command(None, "bench").make_context("bench", ["m", *words]).params
+    words = {name: params[name] for name in (*BUDGET_WORDS, *RACE_WORDS) if params[name] is not None}
+    assert Plan.from_words({"model": "fake:demo", **words}) == plan
 
 
 RECOMMENDED = Plan(model=("m",), recommended=True)

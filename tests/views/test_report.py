@@ -123,9 +123,13 @@ def test_it_loads_nothing_and_its_identifiers_are_its_own(page):
     assert len(names) == len({*names})
 
 
-def test_records_are_inside_to_take_along(tmp_path):
+def test_records_are_inside_to_take_along_and_the_command_that_repeats_them(tmp_path):
     records = cpu_records()
-    page = html.fragment(list(pages.how_it_was_measured(pages.load_inputs([stored(tmp_path, records)]))))
+    blocks = list(pages.how_it_was_measured(pages.load_inputs([stored(tmp_path, records)])))
+    (line,) = [block for block in blocks if isinstance(block, str)]
+    assert line.startswith("Repeat it: inferlens bench resnet18 -b pytorch,torchscript:trace,")
+    assert line.endswith(" --precision fp32,bf16 --batch 1")
+    page = html.fragment(blocks)
     (link,) = re.findall(r'download="records.jsonl.gz" href="data:application/gzip;base64,([^"]*)"', page)
     lines = gzip.decompress(base64.b64decode(link)).splitlines()
     assert {decode(line).id for line in lines} == {record.id for record in records}

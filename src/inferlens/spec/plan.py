@@ -405,11 +405,27 @@ def ab_words(a: Case, b: Case, budget: Budget, device: str) -> list[str]:
         side_words = [word for axis in AXES if axis not in shared for word in axis.words(case)]
         words.append(" ".join([case.backend_label, *side_words, case.options_label]).rstrip())
     words += _flags(a, shared, device)
-    for name in ("iterations", "warmup", *DURATIONS, "threshold", "level"):
+    words += _budget_flags(budget, ("iterations", "warmup", *DURATIONS, "threshold", "level"))
+    return [*words, *(["--metric", "throughput"] if budget.mode == "throughput" else [])]
+
+
+def budget_words(budget: Budget, repeats: int) -> list[str]:
+    """Return the budget and the repeats of a record as options of ``inferlens bench``."""
+    names = ["iterations", "warmup", *DURATIONS, "threshold", "half_width", "mode", "within"]
+    words = ["--quick"] if repeats == 1 else ["--repeats", str(repeats)] if repeats else []
+    if (budget.within, budget.max_time) == (THOROUGH_SECONDS, LONG_SERIES):
+        names, words = [name for name in names if name not in ("within", "max_time")], ["--thorough"]
+    return [*words, *_budget_flags(budget, names)]
+
+
+def _budget_flags(budget: Budget, names: Iterable[str]) -> list[str]:
+    """Return the values of a budget that differ from the defaults, as options of a command."""
+    flags = list[str]()
+    for name in names:
         if (value := getattr(budget, name)) != getattr(Budget(), name):
             shown = value if isinstance(value, (int, str)) else f"{100 * value:g}%" if name in SHARES else f"{value:g}s"
-            words += [f"--{name.replace('_', '-')}", str(shown)]
-    return [*words, *(["--metric", "throughput"] if budget.mode == "throughput" else [])]
+            flags += [f"--{name.replace('_', '-')}", str(shown)]
+    return flags
 
 
 def bench_words(

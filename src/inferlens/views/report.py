@@ -28,6 +28,7 @@ from inferlens.record.load import LoadRecord
 from inferlens.record.record import Record, machine_name
 from inferlens.record.store import BEST, LoadedProfiles, load_profiles, load_records, read_one
 from inferlens.spec.case import bare
+from inferlens.spec.plan import bench_words, budget_words, command
 from inferlens.trace import distributed
 from inferlens.trace.analysis import Overview
 from inferlens.units import byte_count, listing, plural
@@ -75,6 +76,7 @@ MAX_FINDINGS = 3  # in the answer
 MAX_PARTITIONS = 10  # ways of a model
 MAX_PROFILED = 8  # cases whose layers, kernels and rooflines are drawn
 MAX_PARTS = 40  # rows of a table of layers or kernels
+MAX_REPEATED = 12  # commands that repeat measurements
 MAX_DEPTH = 100  # modules are unfolded wholly, and folded on the page
 MAX_GRAPH = 400_000  # characters
 GRAPH_DEADLINE = 20.0  # seconds for the layout of a graph
@@ -450,6 +452,8 @@ def _traces_view(overviews: Sequence[tuple[str, Overview]]) -> TraceView:
 def how_it_was_measured(inputs: ReportInputs) -> Iterator[Block]:
     yield from environments([*inputs.all_records, *(as_record(test[0]) for test in inputs.loads)])
     if inputs.records:
+        models = group_by(inputs.records, lambda record: (record.case.model, machine_name(record.environment)))
+        yield from list(dict.fromkeys(map(_repeat_command, models.values())))[:MAX_REPEATED]
         head, *notes = notes_document(inputs.records, known_rows=inputs.rows).blocks()
         yield Section("notes", f"Notes: {head}", notes, folded=True)
         numbers = csv_text(map(row_values, inputs.rows), row_fields(inputs.rows)).encode()
@@ -457,6 +461,27 @@ def how_it_was_measured(inputs: ReportInputs) -> Iterator[Block]:
     if inputs.all_records:
         yield pack_records(inputs.all_records)
     yield from inputs.problems
+
+
+def _repeat_command(records: Sequence[Record]) -> str:
+    """Return the command that repeats the measurement of a model and machine."""
+    cases = [record.case for record in records]
+    first = min(cases, key=lambda case: len(case.options))
+    batches = sorted({case.batch for case in cases if case.batch is not None})
+    precisions = list(dict.fromkeys(case.precision for case in cases))
+    flags = [f"--precision {','.join(precisions)}"] if precisions != ["fp32"] else []
+    device = "cuda" if records[0].environment.gpus else "cpu"
+    model, *words = bench_words(first, device, flags, others=True, batches=batches)
+    for backend, backend_cases in group_by(cases, lambda case: case.backend).items():
+        for name in backend_cases[0].options:
+            if all(name in case.options for case in backend_cases):
+                values = dict.fromkeys(str(case.options[name]) for case in backend_cases)
+                texts = (value.lower() if value in ("True", "False") else value for value in values)
+                words += ["--option", f"{backend}.{name}={','.join(texts)}"]
+    record = next((record for record in records if not record.repeat), records[0])
+    backends = ",".join(dict.fromkeys(case.backend_label for case in cases))
+    words = [model, "-b", backends, *words, *budget_words(record.budget, record.repeats)]
+    return plain(f"Repeat it: {command('bench', words)}")
 
 
 def environments(records: Sequence[Record]) -> Iterator[Table]:
