@@ -60,6 +60,8 @@ def test_every_command_prints_in_a_plain_locale(results):
     done = run_each(*lines, cwd=results, **PLAIN_LOCALE)
     assert (done.returncode, b"Traceback" in done.stderr) == (0, False), done.stderr.decode()
     assert done.stdout.isascii()
+    assert (b"-----" in done.stdout, b"###" in done.stdout) == (True, True)
+    assert not re.search(rb"\?\S", done.stdout)
 
 
 def test_a_name_that_is_no_text_in_the_locale_is_a_sentence(tmp_path):

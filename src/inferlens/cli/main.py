@@ -6,26 +6,31 @@ declared options; typer reads them only if they are wrong, to say so.
 
 from __future__ import annotations
 
+import codecs
 import errno
 import os
 import shlex
 import signal
 import sys
+import unicodedata
 from io import TextIOWrapper
 from types import FrameType
 from typing import NoReturn
 
 from inferlens.errors import InferlensError
 
+# As wide as the characters that they replace, so that tables stay straight; only ± needs more.
+PLAIN = dict(zip("─━╸╺–—…·×µ→█▉▊▋▌▐▍▎▏‘’“”", "------~*xu>######|||''\"\"", strict=True)) | {"±": "+/-"}
 OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
 
 
 def main() -> None:
     """Run a command; an error that a user can act on is one message and exit code 2."""
     signal.signal(signal.SIGTERM, _interrupt)
+    codecs.register_error("inferlens.plain", _plain_text)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="replace")  # an encoding may lack characters of tables
+            stream.reconfigure(errors="inferlens.plain")  # an encoding may lack characters of tables
     try:
         if sys.argv[1:2] == ["trace"]:
             from inferlens.cli.options import fast_words
@@ -71,6 +76,15 @@ def _complete_command(hint: str) -> str:
         return hint
     inputs_only = {*words[::2]} <= {"--input", "--dim"} and not len(words) % 2
     return f"{shlex.join(['inferlens', *sys.argv[1:]])} {hint}" if inputs_only else hint
+
+
+def _plain_text(error: UnicodeError) -> tuple[str, int]:
+    """Return plain characters in place of those that an encoding lacks, and where to continue."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    characters = error.object[error.start : error.end]
+    ascii_text = (unicodedata.normalize("NFKD", char).encode("ascii", "ignore").decode() or "?" for char in characters)
+    return "".join(PLAIN.get(char, text) for char, text in zip(characters, ascii_text, strict=True)), error.end
 
 
 def _interrupt(_: int, __: FrameType | None) -> None:
