@@ -25,7 +25,14 @@ from inferlens.views.picture import THEMES, chart_data
 from inferlens.views.profiles.cases import cases_of_level
 from inferlens.views.renderers import html, render_markdown_report
 from inferlens.views.table import Column, Document, Line, Report, Section, Table
-from inferlens.views.trace_documents import TIMELINE_BINS, step_timeline, steps_chart
+from inferlens.views.trace_documents import (
+    TIMELINE_BINS,
+    ReportTrace,
+    load_traces,
+    step_timeline,
+    steps_chart,
+    trace_differences,
+)
 from tests.commands import output_of
 from tests.refusals import refusal
 from tests.trace.samples import event, kernel, launch, step, text, training
@@ -92,6 +99,15 @@ def test_the_answer_names_the_next_and_how_the_fastest_of_each_batch_size_is_use
 def test_of_two_traces_what_takes_less_is_green():
     page = page_of(*(EXAMPLES / "traces" / name for name in ("ttrt_fp16_bs8", "pytorch_bs1")))
     assert re.search(r'<tr class="green"><th[^>]*>tensorrt::execute_engine</th>', page)
+
+
+def test_traces_are_compared_with_the_first_of_their_batch_size():
+    paths = [*map(EXAMPLES.joinpath, ("traces/pytorch_bs1", "traces/pytorch_bs8", "traces/ttrt_fp16_bs8"))]
+    loaded = [*load_traces([trace for path in paths for trace in traces_under(path)])]
+    titles = [difference.title for difference in trace_differences([*loaded, ReportTrace("damaged_bs1")])]
+    assert titles == ["ttrt_fp16_bs8 against pytorch_bs8"]
+    titles = [difference.title for difference in trace_differences(loaded[:2])]
+    assert titles == ["pytorch_bs8 against pytorch_bs1"]
 
 
 def test_steps_of_a_trace_add_up():

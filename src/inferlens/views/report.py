@@ -64,7 +64,7 @@ from inferlens.views.trace_documents import (
     ReportTrace,
     load_traces,
     runs_view,
-    trace_difference,
+    trace_differences,
     trace_names,
     traces_chart,
 )
@@ -439,8 +439,7 @@ def traces_section(inputs: ReportInputs) -> Iterator[Block]:
     for number, trace in enumerate(traces, 1):
         section = Section(f"trace-{number}", trace.name, trace.blocks, folded=len(inputs.traces) > 1)
         yield trace.problem or section
-    if len(traces) == 2:
-        yield from trace_difference(*traces)
+    yield from trace_differences(traces)
     if len(inputs.traces) > MAX_REPORT_TRACES:
         yield f"{plural(len(inputs.traces) - MAX_REPORT_TRACES, 'more trace')} not shown."
 

@@ -15,6 +15,7 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from inferlens.analysis.profile_table import short_kernel_name
+from inferlens.analysis.samples import group_by
 from inferlens.analysis.trace import trace_findings
 from inferlens.errors import InferlensError, check_choice
 from inferlens.trace import distributed
@@ -524,14 +525,18 @@ def load_traces(paths: Sequence[Path]) -> Iterator[ReportTrace]:
             yield ReportTrace(name, problem=str(error))
 
 
-def trace_difference(base: ReportTrace, candidate: ReportTrace) -> Iterator[Section]:
-    """Compare two traces, if both can be read."""
-    if base.analysis and candidate.analysis:
-        selection = Selection(top=REPORT_ROWS)
-        views = [compare_view(base.analysis, candidate.analysis, view, selection) for view in REPORT_VIEWS]
+def trace_differences(traces: Sequence[ReportTrace]) -> Iterator[Section]:
+    """Compare each readable trace with the first one whose name ends in the same number, such as a batch size."""
+    readable = [(trace.name, trace.analysis) for trace in traces if trace.analysis]
+    groups = [*group_by(readable, lambda pair: "".join(re.findall(r"\d+$", pair[0]))).values()]
+    groups = groups if len(groups) < len(readable) else [readable]
+    pairs = [(group[0], candidate) for group in groups for candidate in group[1:]]
+    for number, ((base_name, base), (name, analysis)) in enumerate(pairs, 1):
+        views = [compare_view(base, analysis, view, Selection(top=REPORT_ROWS)) for view in REPORT_VIEWS]
         document = traces_document([ShownTrace("", (), views)], REPORT_VIEWS, all_tables=True, next_step=False)
-        blocks = document.blocks()
-        yield Section("difference", f"{candidate.name} against {base.name}", blocks, folded=True)
+        chart = partial(traces_chart, [(base_name, base.overview), (name, analysis.overview)])
+        drawn = [picture(f"against-{number}", TRACES_CAPTION, chart)] if len(traces) > 2 else []
+        yield Section(f"difference-{number}", f"{name} against {base_name}", [*drawn, *document.blocks()], folded=True)
 
 
 def trace_names(paths: Sequence[Path]) -> list[str]:
