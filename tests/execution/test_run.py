@@ -1,7 +1,9 @@
 """From Python: names, live modules, options; real backends on a tiny real model; the order of repeats."""
 
 from collections import Counter
+from dataclasses import replace
 
+import msgspec
 import pytest
 import torch
 
@@ -11,15 +13,18 @@ from inferlens.backends.base import Recommendation
 from inferlens.backends.fake import Fake, FakeRunner
 from inferlens.errors import Unsupported
 from inferlens.execution import child as processes
+from inferlens.execution import scheduler
 from inferlens.execution.protocol import Observer, PlannedCase
 from inferlens.execution.resume import request_hash
 from inferlens.execution.run import measuring_order
 from inferlens.execution.scheduler import Scheduler
+from inferlens.execution.tasks import BenchmarkJob
 from inferlens.models.model import ModelInfo
 from inferlens.record.record import CUT_SHORT
 from inferlens.spec.case import Case
 from inferlens.spec.plan import Plan
-from tests.commands import Heard, ended
+from tests.analysis.machine_logs import cpu_log, during
+from tests.commands import Heard, ended, launch
 from tests.views.samples import case
 
 LAUNCH = processes.launch
@@ -134,6 +139,58 @@ def test_each_case_runs_so_often_round_after_round(repeats):
     assert [repeat for _, repeat in turns] == [number for number in range(repeats) for _ in ABLE]
     assert Counter(planned.case.backend for planned, _ in turns) == {planned.case.backend: repeats for planned in ABLE}
     assert measuring_order(ABLE, 6, seed=0) == measuring_order(ABLE, 6, seed=0) != measuring_order(ABLE, 6, seed=1)
+
+
+CALM = cpu_log(cpus=4)
+LOUD = cpu_log(cpus=4, others=during(0.0, 10.0, 3.9, 0.0), busy=4.0)
+HOT = cpu_log(cpus=4, throttle_events=lambda time: int(2 * min(time, 1.5)))  # for more than a third of a case
+
+
+def watch(patch, *logs):
+    """Give each attempt the next log of the machine, and its number as a fact; the end of the logs interrupts it.
+
+    An attempt has 400 samples in 4 s of the fake's clock, which is the log's as well.
+    """
+    numbered = enumerate(logs, 1)
+
+    def attempt(task, job, returns, **words):
+        outcome = launch(task, job, returns, **words)
+        if not isinstance(job, BenchmarkJob):
+            return outcome
+        number, log = next(numbered, (0, None))
+        if log is None:
+            raise KeyboardInterrupt
+        if log == "crash":
+            return ended("crashed", "It fell.")
+        result = msgspec.structs.replace(outcome.result, facts={"attempt": number})
+        return replace(outcome, result=result, machine=log)
+
+    patch.setattr(processes, "launch", attempt)
+
+
+@pytest.mark.parametrize(("cpus", "logs", "attempts"), [
+    (1, [LOUD] * 4, [1, 2, 3, 4]), (1, [HOT, CALM, HOT, HOT, HOT, HOT], [2, 4, 5, 6]),
+    (8, [HOT, CALM, HOT, CALM, CALM, HOT], [5, 2, 6, 4]), (1, [HOT, "crash", HOT, CALM, CALM], [1, 3, 4, 5]),
+], ids=["busy", "calm at first", "side by side", "crash"])  # fmt: skip
+def test_a_case_is_measured_again_after_a_short_disturbance(tmp_path, monkeypatch, cpus, logs, attempts):
+    monkeypatch.setattr(scheduler, "usable_cpus", lambda: range(cpus))
+    watch(monkeypatch, *logs)
+    words = {"option": "fake.latency=10,10.01,10.02,10.03", "quick": True, "iterations": 400, "warmup": 1}
+    ear = Heard()
+    records = inferlens.bench("fake:demo", backend="fake:noisy", observer=ear, output=str(tmp_path), **words)
+    assert sorted(record.facts["attempt"] for record in records) == sorted(attempts)
+    assert len(ear.remarks) == len(logs) - 4
+    steps = ["load", "build", "first inference", "warm-up", "steady state"]
+    assert all([phase.name for phase in record.phases] == steps for record in records)
+    assert {record.id for record in inferlens.load_records([tmp_path]).records} == {record.id for record in records}
+
+
+def test_a_second_attempt_that_is_interrupted_takes_nothing_away(tmp_path, monkeypatch):
+    watch(monkeypatch, HOT)
+    with pytest.raises(KeyboardInterrupt):
+        inferlens.bench("fake:demo", iterations=400, warmup=1, option="fake.latency=10", output=tmp_path)
+    (record,) = inferlens.load_records([tmp_path]).records
+    assert (record.facts["attempt"], bool(record.marks.disturbed)) == (1, True)
 
 
 def test_what_a_case_exported_once_is_used_by_its_other_processes(tmp_path):

@@ -49,7 +49,17 @@ from inferlens.measure.output_check import Evaluation, accuracy_of, apply_quanti
 from inferlens.models import resolve
 from inferlens.record.machine import Before, Energy, MachineLog, Marks, peak_device_memory
 from inferlens.record.profile import Level
-from inferlens.record.record import IN_TURNS, Accuracy, Measurement, Memory, Metric, ModelFacts, Record, Warning
+from inferlens.record.record import (
+    IN_TURNS,
+    Accuracy,
+    Measurement,
+    Memory,
+    Metric,
+    ModelFacts,
+    PhaseName,
+    Record,
+    Warning,
+)
 from inferlens.record.store import LOG, Store, cache_in, discard_if_interrupted
 from inferlens.spec.case import Budget, Case
 from inferlens.spec.plan import Plan
@@ -57,6 +67,7 @@ from inferlens.spec.plan import Plan
 MOST_LOADING = 8  # processes that load side by side before they are measured
 TYPICAL_MEMORY = 1.5e9  # bytes of a process, before the first measurement
 SPARE = 1.25  # the memory of processes together, as a multiple of their memory one at a time
+PREPARATION: tuple[PhaseName, ...] = ("load", "export", "quantize", "build", "first inference")
 LEAST_WINDOWS = 5  # windows of throughput, for which interference is computed
 NO_ENERGY = "another case was measured in turns with it, and took energy of its own"
 Process = tuple[PlannedCase, int]  # a case, and its repeat or round
@@ -98,6 +109,12 @@ class Attempt:
     options: MeasureOptions
     others: str = ""  # the cases that it took turns with
     record: Record | None = None  # once it is on disk
+
+    @property
+    def marks(self) -> Marks | None:
+        """The disturbed samples of calls, or else of windows."""
+        interference = interference_of(self.planned.case, self.outcome.result, self.outcome.machine)
+        return interference.marks or interference.window_marks
 
 
 @dataclass
@@ -183,6 +200,7 @@ class Scheduler:
     _folders: dict[str, Path] = field(default_factory=dict)  # of records, by their ids
     _built: set[str] = field(default_factory=set)  # digests of the cases that have run
     _exports: dict[str, tuple[str, ModelFacts | None]] = field(default_factory=dict)  # first exports
+    _stays_busy: bool = False  # whether a second attempt was disturbed, too: then no other case gets one
 
     @cached_property
     def references(self) -> References:
@@ -222,10 +240,13 @@ class Scheduler:
         return child.launch(task, job, returns, **options)
 
     def measure(self, planned: PlannedCase, repeat: int = 0, options: MeasureOptions = USUAL) -> tuple[Record, Path]:
-        """Measure one case in a fresh process; return its record and the folder that it is kept in."""
+        """Measure one case in a fresh process; return its record and the folder that it is kept in.
+
+        A case that was disturbed for a short time is measured once more, and the second attempt counts.
+        """
         folder = Store(Path(self.plan.output)).claim(planned.case, planned.model.name)
         with discard_if_interrupted(folder):
-            return self._keep(self._attempt(planned, repeat, folder, options)), folder
+            return self._finish(self._attempt(planned, repeat, folder, options)), folder
 
     def measure_singly(self, processes: Sequence[Process], options: MeasureOptions = USUAL) -> list[Record]:
         """Measure cases, with their repeats, one after the other. Groups of them load and build side by side.
@@ -289,12 +310,47 @@ class Scheduler:
             planned, repeat = processes[place]
             attempt = self._attempt(planned, repeat, folders[place], options, slot=slot, before=before)
             attempt.created = begin + timedelta(milliseconds=place)  # records are in the order of the processes
-            if turns.one_turn and not turns.stopped:
+            if turns.one_turn and not turns.stopped and not self._gets_second(attempt):
                 attempt.record = self._keep(attempt)
             return attempt
 
         with discard_if_interrupted(*folders):
-            return turns.run([partial(run_process, place) for place in range(len(processes))])
+            attempts = turns.run([partial(run_process, place) for place in range(len(processes))])
+            for attempt in attempts if turns.one_turn else ():
+                attempt.record = attempt.record or self._finish(attempt)
+            return attempts
+
+    def _gets_second(self, attempt: Attempt) -> bool:
+        return bool(not self._stays_busy and (marks := attempt.marks) and marks.short)
+
+    def _finish(self, attempt: Attempt) -> Record:
+        """Write the record of an attempt, or of a second one after a short disturbance."""
+        try:
+            if self._gets_second(attempt):
+                attempt = self._second_attempt(attempt)
+        finally:  # the first attempt is kept also if the second one is interrupted
+            record = self._keep(attempt)
+        return record
+
+    def _second_attempt(self, first: Attempt) -> Attempt:
+        """Return a second attempt with the preparation of the first; or the first, if the second does not run."""
+        planned, before = first.planned, first.outcome.result
+        self.observer.remark(f"{planned.case.label}: measuring again after a short disturbance")
+        value = before.value or BenchmarkResult()
+        self._accuracy(planned, value, before.model, in_all=False)  # so that it is not evaluated again
+        second = self._attempt(planned, first.repeat, first.folder, first.options)
+        result, marks = second.outcome.result, second.marks
+        self._stays_busy = result.status != "ok" or (marks is not None and not marks.clean)
+        if result.status != "ok":
+            return first
+        prepared = [phase for phase in before.phases if phase.name in PREPARATION]  # the second may use the cache
+        second.outcome.result = replace(
+            result,
+            phases=(*prepared, *(phase for phase in result.phases if phase.name not in PREPARATION)),
+            value=replace(result.value or BenchmarkResult(), evaluation=value.evaluation),
+            artefacts=result.artefacts or before.artefacts,
+        )
+        return second
 
     def _monitor(self, cases: Sequence[PlannedCase], pids: Callable[[], Sequence[int]], before: Before) -> Monitor:
         return Monitor(pids, gpu=any(planned.case.device == "cuda" for planned in cases), before=before)

@@ -157,6 +157,11 @@ class Marks(Struct, frozen=True, kw_only=True):
         """Return whether the kept samples were not disturbed, as far as the log shows."""
         return len(self.disturbed) == len(self.discarded)
 
+    @property
+    def short(self) -> bool:
+        """Return whether half of the series or more was quiet, so that a second attempt may be quiet."""
+        return not self.clean and len(self.disturbed) <= DISCARD_AT_MOST * self.count
+
 
 class Energy(Struct, frozen=True, kw_only=True):
     """Joules for one item.
