@@ -176,6 +176,16 @@ def test_which_profiles_share_a_tree():
     assert len(data("modules", *several)["models"]) == 4
 
 
+def test_few_trees_share_a_table_with_their_modules_and_many_name_the_largest():
+    batches = [profile(case(name, batch=batch), BLOCKS) for batch in (1, 4, 8) for name in ("pytorch", "fake")]
+    shown = drawn("modules", *batches, width=100)
+    assert len(shown.splitlines()) <= 24
+    assert [shown.count(f"batch {batch} ") for batch in (1, 4, 8)] == [1, 1, 1]
+    assert shown.count("  block5 ") == 3
+    assert " largest " not in shown
+    assert " largest " in drawn("modules", *batches, profile(case(batch=16), BLOCKS), width=100)
+
+
 # Modules from kernels, and which profile of each case is its column: figures known in advance.
 
 RUNS = 20

@@ -92,8 +92,8 @@ def _join_words(*texts: str, longest: int = 200) -> str:
     return " · ".join(plain(text)[:longest] for text in texts if text)
 
 
-def distinguish(cases: Sequence[ProfiledCase]) -> tuple[str, list[str]]:
-    """Return what all cases share in one line, and a distinct name per case."""
+def distinguish(cases: Sequence[ProfiledCase], *, backends: bool = True) -> tuple[str, list[str]]:
+    """Return what all cases share in one line, and a distinct name per case, if wanted with the backend."""
     properties = {
         "model": [case.profile.case.model for case in cases],
         "inputs": [case.inputs for case in cases],
@@ -106,7 +106,7 @@ def distinguish(cases: Sequence[ProfiledCase]) -> tuple[str, list[str]]:
         case, name = profiled.profile.case, profiled.name
         if "precision" in shared:
             name = name.replace(f" {case.precision}", "", 1)
-        inputs = case.sizes_label or profiled.inputs
+        inputs, name = case.sizes_label or profiled.inputs, name * backends
         texts = {"model": case.model, "name": name, "inputs": inputs, "device": profiled.device}
         names.append(_join_words(*(text for key, text in texts.items() if key not in shared), longest=80))
     return _join_words(*shared.values()), names

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from typing import Any, get_args
 
 import msgspec
@@ -57,6 +58,7 @@ MOST_COST = 1.5  # of a profiled call over an unprofiled one: beyond, columns ar
 SCHEMA = "inferlens.modules/1"
 ROWS = 9  # modules of a model on a screen
 MOST_SHARES, MOST_COLUMNS = 3, 7  # columns with shares, and all columns, by default
+MOST_TREES = 3  # in one table; of more only the largest module of each case
 MOST_IN = 24  # characters of the name of the module that another's time is in
 MARKS = ("shared", "untimed", "fastest", "slower")
 FIELDS = (*CASE_FIELDS, "row", "module", "depth", "rule", *TIMES, *MARKS, "level", "share_of")
@@ -182,8 +184,12 @@ def modules_document(
 def _module_blocks(
     trees: Sequence[ModuleTree], limit: int | None, *, brief: bool, command: str
 ) -> Iterator[Table | str]:
-    """Yield the tree with at most ``limit`` modules; of several trees the largest module of each case."""
+    """Yield the tree with at most ``limit`` modules; a few trees in one table, many as their largest modules."""
     with_table = [tree for tree in trees if tree.table]
+    if limit and 1 < len(with_table) <= MOST_TREES:
+        yield _combined_table(trees, max(limit // len(with_table), 1), brief=brief)
+        yield f"All modules: {command} --depth 2".replace("  ", " ")
+        return
     if limit and len(with_table) > 1:
         yield from _largest_modules(trees, f"{command} --depth 1".strip())
         return
@@ -213,6 +219,26 @@ def _module_blocks(
         yield Table("", "module", _headings(names, unit), lines_and_sums(lines, sums), notes=notes)
 
 
+def _combined_table(trees: Sequence[ModuleTree], limit: int, *, brief: bool) -> Table:
+    """Return one table of several trees: the whole of each and its ``limit`` largest modules."""
+    with_table = [(tree, tree.table) for tree in trees if tree.table]
+    head, names = distinguish([tree.columns[0].case for tree, _ in with_table], backends=False)
+    labels = [distinguish([column.case for column in tree.columns])[1] for tree, _ in with_table]
+    columns, shown = list(dict.fromkeys(chain(*labels))), [column for tree in trees for column in tree.columns]
+    unit = unit_of(column.case for column in shown)
+    lines: list[Line] = []
+    for (tree, table), name, cases in zip(with_table, names, labels, strict=True):
+        whole = [replace(line, name=name, sums=False) for line in _sum_lines(tree, table, unit)[:1]]
+        rows = visible_rows(table.rows[1:], limit)[0]
+        for line in [*whole, *(_module_line(row, unit, _module_name(row), "  " * row.depth) for row in rows)]:
+            pairs = dict(zip(cases, zip(line.cells[::2], line.cells[1::2], strict=True), strict=True))
+            lines.append(replace(line, cells=[*chain.from_iterable(pairs.get(column, ("", "")) for column in columns)]))
+    waiting = sum(column.waits for column in shown)
+    host = f"{waiting} of {plural(len(shown), 'call')} wait for the host: faster modules win nothing there."
+    notes = first_notes([*[host] * bool(waiting), *_count_notes(trees)])[: 1 if brief else None]
+    return Table("" if brief else head, "module", _headings(columns, unit), lines, notes=notes)
+
+
 def _largest_modules(trees: Sequence[ModuleTree], more: str) -> Iterator[Table | str]:
     """Yield one table of the largest module of each case."""
     parts = list[LargestPart]()
@@ -222,11 +248,14 @@ def _largest_modules(trees: Sequence[ModuleTree], more: str) -> Iterator[Table |
             row, call = _largest_module(tree.table, place), column.account.unprofiled or column.account.whole.median
             name, part = (cut_name(".".join(row.path)), _cell_share(row, place)) if row else ("", None)
             parts.append(LargestPart(column.case, name, part, call, column.waits))
-    missing = sum(len(tree.missing) for tree in trees)
-    notes = [f"{plural(missing, 'case')} without times of modules: --format json has the reasons."] if missing else []
-    wrong = sum(not column.case.outputs_right for tree in trees for column in tree.columns)
-    notes += [f"The outputs of {plural(wrong, 'case')} are wrong."] if wrong else []
-    yield from largest_parts("module", parts, notes, more)
+    yield from largest_parts("module", parts, list(_count_notes(trees)), more)
+
+
+def _count_notes(trees: Sequence[ModuleTree]) -> Iterator[str]:
+    if missing := sum(len(tree.missing) for tree in trees):
+        yield f"{plural(missing, 'case')} without times of modules: --format json has the reasons."
+    if wrong := sum(not column.case.outputs_right for tree in trees for column in tree.columns):
+        yield f"The outputs of {plural(wrong, 'case')} are wrong."
 
 
 def _headings(names: Sequence[str], unit: str) -> list[Column]:
