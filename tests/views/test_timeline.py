@@ -121,6 +121,10 @@ UNKNOWN = "host · layers (laid out in order, when each began is not known)"
 @pytest.mark.parametrize(("made", "row", "run", "expected"), [
     (network(), "host · runs", 1, [("run 1", 0, 10)]), (network(), "host · runs", 2, [("run 2", 50, 10)]),
     (network(), "host · layers", 2, [("a", 50, 1), ("b", 51, 2), ("copy", 53, 0.5), ("c", 53.5, 1), ("d+e", 55, 3)]),
+    # A layer of no known module ends them; a fused layer is the deepest module's that contains all of its modules.
+    (network(), "modules", 1, [("the model", 0, 3), ("block", 0, 3), ("a", 0, 1), ("b", 1, 2), ("the model", 3.5, 4.5),
+                               ("block", 3.5, 1), ("c", 3.5, 1), ("head", 5, 3)]),
+    (placed_profile(*AROUND), "modules", 1, [("the model", 0, 8), ("one", 0.5, 3), ("twice", 4, 4)]),
     (profile(case(), UNDATED), UNKNOWN, 2, [("a", 50, 2), ("b", 52, 4)]),
     # A container's own time lies around the modules in it; a module that is called twice is drawn as one.
     (placed_profile(*AROUND), SIDE_BY_SIDE.format(1), 1, [("(no name)", 0, 2), ("twice", 4, 4)]),

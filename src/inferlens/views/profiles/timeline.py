@@ -1,9 +1,10 @@
 """Profiles as a trace for Perfetto and other viewers of Chrome's Trace Event Format (JSON).
 
-Each profile is a process that begins at zero. Its threads are rows for runs, and layers or kernels; parallel slices
-have several rows. Times are whole nanoseconds inside, and microseconds in the trace.
+Each profile is a process that begins at zero. Its threads are rows for runs, modules, and layers or kernels; parallel
+slices have several rows. Times are whole nanoseconds inside, and microseconds in the trace.
 
-Layers with an unknown begin follow each other in order, and their row says so. Several calls in a run are one slice.
+Layers with an unknown begin follow each other in order, and their row says so. Several calls in a run are one slice. A
+module's slice spans its consecutive layers. A fused layer belongs to the deepest module that contains all its modules.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from inferlens.analysis.modules import Path as ModulePath
+from inferlens.analysis.modules import ancestor, module_path
 from inferlens.analysis.profile_table import are_times, profile_runs
 from inferlens.errors import InferlensError
 from inferlens.record.profile import Kernel, Layer, Profile
@@ -38,12 +41,15 @@ Moments = NDArray[np.int64]
 
 
 class Slice(Struct, gc=False):  # there are hundreds of thousands, and no cycles
-    """A run, or a layer or kernel; ``part`` is its index."""
+    """A run, a layer or kernel (``part`` is its index), or a module (``path``, with ``layers`` that took ``time``)."""
 
     begin: int
     end: int
     run: int
     part: int | None = None
+    path: ModulePath | None = None
+    layers: int = 0
+    time: int = 0
 
 
 class TimelineRow(NamedTuple):
@@ -112,7 +118,7 @@ def render_timeline(loaded: LoadedProfiles, *, compressed: bool = False) -> tupl
 
 
 def timeline(profile: Profile) -> list[TimelineRow] | str:
-    """Return rows of runs, and layers or kernels; or the reason for none."""
+    """Return rows of runs, modules, and layers or kernels; or the reason for none."""
     runs, result, parts = profile_runs(profile), profile.timed_runs, profile.parts
     if isinstance(runs, str) or result is None:
         return str(runs)
@@ -129,6 +135,9 @@ def timeline(profile: Profile) -> list[TimelineRow] | str:
     whole = zip(_nanoseconds(starts).tolist(), _nanoseconds(starts + runs.whole).tolist(), strict=True)
     slices = [Slice(first, last, run) for run, (first, last) in enumerate(whole)]
     rows = [TimelineRow("runs", "host", lane) for lane in _lanes(slices)]
+    if paths := {index: ancestor([*map(module_path, parts[index].modules)]) for index in timed if parts[index].modules}:
+        note = f"from their {profile.level}s" + f", {IN_ORDER}" * any(not parts[index].begins for index in timed)
+        rows.append(TimelineRow("modules", "", list(_modules(timed, paths, begin, end)), note))
     places: dict[tuple[bool, int], list[int]] = {}
     for index in timed:
         stream = getattr(parts[index], "stream", None)
@@ -167,6 +176,31 @@ def _lanes(slices: Sequence[Slice]) -> list[list[Slice]]:
     return result
 
 
+def _modules(indices: Sequence[int], paths: dict[int, ModulePath], begin: Moments, end: Moments) -> Iterator[Slice]:
+    """Yield the slices of modules in all runs by begin, parents first; none reaches into the next run."""
+    next_runs = [*begin[indices].min(axis=0)[1:].tolist(), int(end.max())]
+    for run, next_run in enumerate(next_runs):
+        result: list[Slice] = []
+        stack: list[Slice] = []
+        for index in sorted(indices, key=begin[:, run].__getitem__):
+            first, last, path = int(begin[index, run]), int(end[index, run]), paths.get(index)
+            keep = 0  # of the stack, from the model down, the modules that the layer is in
+            while path is not None and keep < len(stack) and stack[keep].path == path[:keep]:
+                keep += 1
+            for piece in stack[keep:]:
+                piece.end = max(min(piece.end, first), piece.begin)
+            del stack[keep:]
+            for depth in range(keep, 0 if path is None else len(path) + 1):
+                stack.append(Slice(first, last, run, path=(path or ())[:depth]))
+                result.append(stack[-1])
+            for piece in stack:
+                piece.end, piece.layers = max(piece.end, last), piece.layers + 1
+                piece.time += last - first
+        for piece in result:
+            piece.begin, piece.end = min(piece.begin, next_run), min(piece.end, next_run)
+            yield piece
+
+
 # From rows to events
 
 
@@ -177,26 +211,32 @@ def _name_events(kind: str, process: int, thread: int, name: str, place: int) ->
 
 
 def _slices(row: TimelineRow, profile: Profile, process: int, thread: int) -> Iterator[bytes]:
-    texts: dict[int | None, tuple[str, dict[str, Any]]] = {}
+    texts: dict[object, tuple[str, dict[str, Any]]] = {}
     for piece in row.slices:
-        if piece.part not in texts:
-            texts[piece.part] = _describe_slice(piece, profile)
-        name, labels = texts[piece.part]
+        key = piece.part if piece.path is None else piece.path
+        if key not in texts:
+            texts[key] = _describe_slice(piece, profile)
+        name, labels = texts[key]
+        inside = {} if piece.path is None else {"layers": piece.layers, "in layers, ms": piece.time // 1000 / 1000}
         yield _ENCODER.encode({
             "ph": "X", "pid": process, "tid": thread, "cat": row.kind, "ts": piece.begin / 1000,
-            "dur": (piece.end - piece.begin) / 1000, "args": {"run": piece.run + 1, **labels},
+            "dur": (piece.end - piece.begin) / 1000, "args": {"run": piece.run + 1, **inside, **labels},
             "name": name or f"run {piece.run + 1}",
         })  # fmt: skip
 
 
 def _describe_slice(piece: Slice, profile: Profile) -> tuple[str, dict[str, Any]]:
     """Return the name of a slice, and the arguments that all runs share."""
-    if piece.part is None:
+    texts: dict[str, Any]
+    if piece.path is not None:
+        name, texts = piece.path[-1] if piece.path else THE_MODEL, {"module": ".".join(piece.path)}
+    elif piece.part is None:
         return "", {}
-    part = profile.parts[piece.part]
-    texts = {"place": piece.part + 1, **_describe_part(part)}
+    else:
+        part = profile.parts[piece.part]
+        name, texts = part.name, {"place": piece.part + 1, **_describe_part(part)}
     available = {key: value for key, value in texts.items() if value not in ("", None)}
-    return cut_name(part.name, LONGEST_NAME), {
+    return cut_name(name, LONGEST_NAME), {
         key: cut_middle(value, LONGEST_NAME) if isinstance(value, str) else value for key, value in available.items()
     }
 
