@@ -22,7 +22,8 @@ from inferlens.trace.read import read_trace
 from inferlens.views import report as pages
 from inferlens.views.chart import points_chart, records_chart, samples_chart
 from inferlens.views.picture import THEMES, chart_data
-from inferlens.views.profiles.cases import cases_of_level
+from inferlens.views.profiles.cases import cases_of_level, group_profiles
+from inferlens.views.profiles.modules import icicle
 from inferlens.views.renderers import html, render_markdown_report
 from inferlens.views.table import Column, Document, Line, Report, Section, Table
 from inferlens.views.trace_documents import (
@@ -68,9 +69,20 @@ def batches_page(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_everything_of_an_example_is_on_the_page(page):
     headings = ["Answer", "Comparison", "Where the time goes", "How it was measured"]
     assert re.findall(r"<h2>(.*?)</h2>", page) == headings
-    drawn = {"comparison-1", "spread-1", "samples-1", "roofline-1", "layers-1"}
+    drawn = {"comparison-1", "spread-1", "samples-1", "modules-1", "roofline-1", "layers-1"}
     assert drawn <= {*re.findall(r'download="([\w-]+)\.csv"', page)}
     assert page.count("</figure>") == page.count("<figcaption>") == page.count("</figcaption>")
+
+
+def test_boxes_of_modules_add_up_to_the_call(profiled):
+    (picture,) = icicle(group_profiles(profiled.profiles)[0], "modules")
+    values = [value for value in picture.values if value["case"] == "pytorch"]
+    assert sum(value["share"] for value in values if value["depth"] == 0) == pytest.approx(1, abs=0.01)
+    outer = next(value for value in values if value["module"] == "layer3")
+    inner = [value for value in values if value["depth"] == 1 and value["module"].startswith("layer3")]
+    assert sum(value["share"] for value in inner) == pytest.approx(outer["share"], abs=0.01)
+    assert min(value["left"] for value in inner) == outer["left"]
+    assert len(set(re.findall(r'fill="(#\w+)"[^>]*layer3\.\d;', picture.svg(False)))) == 1
 
 
 def test_a_backend_has_one_colour_in_all_charts(tmp_path):

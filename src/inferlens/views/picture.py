@@ -39,9 +39,9 @@ PHONE, NAMES_ON_PHONE = 364, 110  # pixels of a chart on a phone and of its name
 FONT = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans Condensed', sans-serif"
 
 
-def colours_of(series: Iterable[str]) -> dict[str, str]:
+def colours_of(series: Iterable[str], palette: Sequence[str] = PALETTE) -> dict[str, str]:
     """Assign the colours of the palette in order. It repeats after its last colour."""
-    return dict(zip(series, cycle(PALETTE), strict=False))
+    return dict(zip(series, cycle(palette), strict=False))
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ from inferlens.views.picture import PALETTE, Box, boxes_svg, colours_of, picture
 from inferlens.views.profiles.cases import ProfiledCase, cases_of_level, group_profiles
 from inferlens.views.profiles.findings import CaseFindings, findings_document, judge_cases
 from inferlens.views.profiles.layers_kernels import part_tables, parts_document
-from inferlens.views.profiles.modules import LEVELS, modules_document
+from inferlens.views.profiles.modules import LEVELS, icicle, modules_document
 from inferlens.views.profiles.quantization import quantization_document
 from inferlens.views.profiles.roofline import case_picture, case_rooflines
 from inferlens.views.records import COLUMNS, headline, notes_document, records_table, row_fields, row_values
@@ -344,7 +344,8 @@ def profile_sections(inputs: ReportInputs) -> Iterator[Block]:
     for number, group in enumerate(groups, 1):
         head, *tree = modules_document([group], depth=MAX_DEPTH).blocks()
         assert isinstance(head, Table)
-        yield Section(f"tree-{number}", f"Modules · {head.title}", [replace(head, title=""), *tree])
+        drawn = [replace(head, title=""), *icicle(group, f"modules-{number}"), *tree]
+        yield Section(f"tree-{number}", f"Modules · {head.title}", drawn)
     rooflines = enumerate(case_rooflines(loaded)[:MAX_PROFILED], 1)
     if charts := [chart for number, case in rooflines for chart in case_picture(f"roofline-{number}", case)]:
         yield Section("rooflines", "Rooflines", charts, folded=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from typing import Any, get_args
 
@@ -30,6 +30,7 @@ from inferlens.errors import check_choice
 from inferlens.record.profile import Level
 from inferlens.spec.plan import unknown
 from inferlens.units import ABSENT, listing, percent, plural
+from inferlens.views.picture import GREY, PALETTE, Box, boxes_svg, colours_of
 from inferlens.views.profiles.cases import (
     CALL,
     CASE_FIELDS,
@@ -51,7 +52,7 @@ from inferlens.views.profiles.cases import (
     time_source,
     unit_of,
 )
-from inferlens.views.table import Column, Document, Line, Table, lines_and_sums, share
+from inferlens.views.table import Column, Document, Line, Picture, Table, lines_and_sums, plain, share
 
 LEVELS: tuple[Level, ...] = get_args(Level)
 MOST_COST = 1.5  # of a profiled call over an unprofiled one: beyond, columns are not compared
@@ -396,3 +397,76 @@ def _cell_rows(columns: Sequence[ModuleColumn], table: ModuleTable) -> Iterator[
                 kind = {"level": column.case.profile.level, "share_of": column.runs.share_of}
                 marks = {mark: getattr(cell, mark) for mark in MARKS}
                 yield {**column.case.fields, **place, **time_fields(cell.times), **marks, **kind}
+
+
+# Modules as boxes
+
+MODULES_CAPTION = (
+    "Each box is as wide as its share of the time, with the modules in it beneath; a colour is a part of the model."
+)
+
+
+def icicle(group: Sequence[ProfiledCase], name: str) -> Iterator[Picture]:
+    """Yield a picture of one model with a panel for each case, if any has modules."""
+    tree = module_tree(group)
+    if tree.table:
+        panels, values = _module_panels(tree.columns, tree.table.rows)
+        yield Picture(name, MODULES_CAPTION, partial(boxes_svg, "where the time goes, by modules", panels), values)
+
+
+def _module_panels(
+    columns: Sequence[ModuleColumn], rows: Sequence[ModuleRow]
+) -> tuple[list[tuple[str, list[Box]]], list[dict[str, Any]]]:
+    """Return the boxes of each case, and all of them as rows; the first of ``rows`` is the whole."""
+    unit, parts = unit_of(column.case for column in columns), _model_parts(rows[1:])
+    colours = colours_of(dict.fromkeys(filter(None, parts)), [colour for colour in PALETTE if colour != GREY])
+    panels, values = [], []
+    for place, case in enumerate(distinguish([column.case for column in columns])[1]):
+        boxes = []
+        for row, part, (left, wide) in zip(rows[1:], parts, _box_positions(rows[1:], place), strict=True):
+            times = (cell := row.cells[place]) and cell.times
+            time, share_text = (TIME_WRITERS[unit](times.typical), share(times.share)) if times else ("", "")
+            label = plain(_module_name(row))
+            path = plain(".".join(row.path)) if row.kind == "module" else label
+            names = (f"{label} {percent(wide)}", label, label.rpartition(".")[2])
+            about = f"{path}; {time} {unit}; {share_text} of the time"
+            boxes.append(Box(left, wide, row.depth - 1, names, about, colours.get(part, GREY)))
+            values.append({"case": case, "module": path, "depth": row.depth - 1, f"time ({unit})": time,
+                           "left": round(left, 6), "share": round(wide, 6)})  # fmt: skip
+        whole = rows[0].cells[place]
+        time = f" · {TIME_WRITERS[unit](whole.times.typical)} {unit}" if whole and whole.times else ""
+        panels.append((f"{case}{time}, {'all kernels' if columns[place].of_kernels else 'the call'}", boxes))
+    return panels, values
+
+
+def _model_parts(rows: Sequence[ModuleRow]) -> list[str]:
+    """Return the part of the model of each row: its outermost module below those that hold most of the time."""
+    parts: list[str] = []
+    above: dict[int, str] = {}
+    for row in rows:
+        part = above.get(row.depth - 1, "")
+        if not part and row.kind == "module" and min(_row_shares(row)) <= MAIN_SHARE:
+            part = ".".join(row.path)
+        above[row.depth] = part
+        parts.append(part)
+    return parts
+
+
+def _box_positions(rows: Sequence[ModuleRow], place: int) -> list[tuple[float, float]]:
+    """Return the begin and width of each row's box in a column, as shares of the whole.
+
+    A parent is as wide as its children, and all together fill the whole.
+    """
+    widths: list[float] = []
+    below: dict[int, float] = {}
+    for row in reversed(rows):
+        widths.append(below.pop(row.depth + 1, 0.0) or max(_cell_share(row, place), 0.0))
+        below[row.depth] = below.get(row.depth, 0.0) + widths[-1]
+    whole = below.get(1) or 1.0
+    left: dict[int, float] = {}
+    positions = []
+    for row, wide in zip(rows, reversed(widths), strict=True):
+        begin = left.get(row.depth, 0.0)
+        positions.append((begin, wide / whole))
+        left[row.depth], left[row.depth + 1] = begin + wide / whole, begin
+    return positions
