@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from inferlens.record.profile import Kernel, Kernels, Profile
-from inferlens.views.picture import THEMES, chart_data
+from inferlens.views.picture import THEMES, chart_data, place_labels
 from inferlens.views.profiles.roofline import _roofline_chart, case_rooflines, draw_cases, roofline_document
 from inferlens.views.renderers import render
 from tests.analysis.profiles import CHAIN, ceilings, eager, failed, module, timed, work_of, worked
@@ -29,6 +29,14 @@ def slow() -> Profile:
     """Each module by itself."""
     times = {"conv": 60e-3, "norm": 9e-3, "relu": 1e-3, "head": 14e-3}
     return worked([timed(name, time, name, kind="Module") for name, time in times.items()])
+
+
+def test_names_of_points_do_not_lie_on_a_line():
+    axes = {"x": (0.0, 100.0, False), "y": (0.0, 100.0, False)}
+    places = (("under", 90, 20), ("beside", 90, 70), ("short", 60, 57))
+    points, line = [{"name": name, "x": x, "y": y} for name, x, y in places], [{"x": 0, "y": 0}, {"x": 100, "y": 100}]
+    for lines, sides in (([line], ["right", "", ""]), ([], ["right"] * 3)):
+        assert [point["side"] for point in place_labels(points, "name", axes, (100, 100), lines)] == sides
 
 
 def drawn(*profiles: Profile, **options: Any) -> str:

@@ -15,6 +15,8 @@ from html import escape
 from itertools import cycle
 from typing import Any
 
+import numpy as np
+
 from inferlens.errors import InferlensError, MissingLibrary, check_choice
 from inferlens.views.renderers.html import picture_page
 from inferlens.views.renderers.terminal import wrap
@@ -157,24 +159,38 @@ def _data_part(values: Rows | None) -> Part:
 Ends = tuple[float, float, bool]  # both ends of an axis, and whether it is logarithmic
 
 
-def place_labels(points: Rows, name: str, axes: Mapping[str, Ends], size: tuple[float, float]) -> list[dict[str, Any]]:
-    """Return points with the inner ``side`` for their label, empty where it would overlap another label.
+def place_labels(
+    points: Rows, name: str, axes: Mapping[str, Ends], size: tuple[float, float], lines: Sequence[Rows] = ()
+) -> list[dict[str, Any]]:
+    """Return points with the inner ``side`` for their label, empty where it would overlap another label or a line.
 
-    ``name`` is the key of the label, ``axes`` are the keys of both measures. First points have priority.
+    ``name`` is the key of the label, ``axes`` are the keys of both measures. First points have priority. ``lines``
+    are points from left to right that never fall.
     """
 
+    def pixels(point: Mapping[str, Any]) -> tuple[float, ...]:
+        return tuple(_axis_share(point[key], *axes[key]) * room for key, room in zip(axes, size, strict=True))
+
+    curves = [tuple(zip(*map(pixels, line), strict=True)) for line in lines]
     occupied: list[tuple[float, float, float]] = []
     placed = []
     for point in points:
-        across, up = (_axis_share(point[key], *axes[key]) * room for key, room in zip(axes, size, strict=True))
+        across, up = pixels(point)
         reach = POINT_LETTER * len(point[name]) + GAP
         side = "left" if across < size[0] / 2 else "right"
         begin, end = (across, across + reach) if side == "left" else (across - reach, across)
         free = all(abs(up - height) > LINE or end < first or last < begin for height, first, last in occupied)
+        free = free and not any(_crosses(curve, begin, end, up) for curve in curves)
         if free and point[name]:
             occupied.append((up, begin, end))
         placed.append({**point, "side": side if free else ""})
     return placed
+
+
+def _crosses(curve: Sequence[tuple[float, ...]], begin: float, end: float, up: float) -> bool:
+    across, heights = curve
+    low, high = (float(np.interp(edge, across, heights)) for edge in (begin, end))
+    return low - LINE / 2 < up < high + LINE / 2
 
 
 def _axis_share(value: float, low: float, high: float, log: bool) -> float:

@@ -460,10 +460,13 @@ def _roofline_chart(case: ShownCase[Roofline], roofline: Roofline, theme: Theme)
     if cache_roof:
         layers.append(marks("line", line, cache_roof, strokeWidth=1.5, strokeDash=[4, 4], color=theme.faint))
     axes = {"intensity": (low, high, True), "rate": (floor, top, True)}
-    named = place_labels(points[:NAMED_POINTS], "name", axes, (WIDTH, HEIGHT))
+    lines = [roof, *([cache_roof] if cache_roof else [])]
+    named = place_labels(points[:NAMED_POINTS], "name", axes, (WIDTH, HEIGHT), lines)
+    halo: Part = {"stroke": theme.background, "strokeWidth": 4, "strokeJoin": "round"}  # parts names from points
     layers += [
-        marks("text", text, named, where=f"datum.side == '{side}'", align=side, dx=dx, fontSize=11)
+        marks("text", text, named, where=f"datum.side == '{side}'", align=side, dx=dx, fontSize=11, **outline)
         for side, dx in (("left", GAP), ("right", -GAP))
+        for outline in (halo, {})
     ]
     name, far = cut_name(module_path(groups[0]), LONGEST_IN_TITLE), milliseconds(groups[0].total.above)
     answer = f"{name} is {far} ms above its floor" if roofline.bound else f"most to be won in {name}, {far} ms"
@@ -475,8 +478,10 @@ def _ceiling_labels(
 ) -> list[dict[str, Any]]:
     """Label the device's peaks on the roof, and on the roof for cached data."""
     begin, end = roof[0]["intensity"], roof[1]["intensity"]
-    at = begin * (end / begin) ** 0.5
-    memory = {"intensity": at, "rate": at * roofline.ceilings.bandwidth, "side": "left", "dx": 10, "dy": 12}
+    # Above the slope, where no points are; but below it if the roof of the cache is above.
+    middle, side, dx, dy = (0.3, "left", 10, 12) if cache_roof else (0.7, "right", -10, -4)
+    at = begin * (end / begin) ** middle
+    memory = {"intensity": at, "rate": at * roofline.ceilings.bandwidth, "side": side, "dx": dx, "dy": dy}
     labels = [{**memory, "name": f"memory at {bandwidth(roofline.ceilings.bandwidth)}"}]
     if cache_roof:
         name = f"cache at {bandwidth(roofline.ceilings.cached)}"
