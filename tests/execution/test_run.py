@@ -211,20 +211,21 @@ def test_what_a_case_exported_once_is_used_by_its_other_processes(tmp_path):
         assert record.agreement.agrees
 
 
-BROKEN = Recommendation("steady", "cpu", {"trouble": "raise", "when": "enter"})
 FAST = Recommendation("fast", "cpu", {"latency": 8.0})
 
 
-def test_the_plain_way_is_measured_in_place_of_a_recommended_one_that_fails(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("trouble", "status"), [("raise", "failed"), ("segfault", "crashed")])
+def test_the_plain_way_is_measured_in_place_of_a_recommended_one_that_fails(tmp_path, monkeypatch, trouble, status):
     # The plain way would not avoid the last one.
-    ways = (BROKEN, FAST, Recommendation("noisy", "cpu", {"trouble": "raise", "when": "prepare"}))
+    broken = Recommendation("steady", "cpu", {"trouble": trouble, "when": "enter"})
+    ways = (broken, FAST, Recommendation("noisy", "cpu", {"trouble": "raise", "when": "prepare"}))
     monkeypatch.setattr(Fake, "recommended", ways)
     records = inferlens.bench("fake:demo", quick=True, iterations=5, output=tmp_path)
     assert [(record.case.way, record.status) for record in records] == [
-        ("fake:steady trouble=raise when=enter", "failed"), ("fake:fast latency=8.0", "ok"),
+        (f"fake:steady trouble={trouble} when=enter", status), ("fake:fast latency=8.0", "ok"),
         ("fake:noisy trouble=raise when=prepare", "failed"), ("fake:steady", "ok"),
     ]  # fmt: skip
-    note = "In place of trouble=raise when=enter, which did not run right."
+    note = f"In place of trouble={trouble} when=enter, which did not run right."
     assert [warning.message for warning in records[3].warnings if warning.code == "plain-way"] == [note]
     assert note in " ".join(str(records).split())
 

@@ -93,13 +93,14 @@ class CaseResults:
 
 
 def stand_ins_of(cases: Sequence[PlannedCase], results: CaseResults) -> list[PlannedCase]:
-    """Return the plain cases to measure in place of recommended ones that failed once the model was loaded."""
+    """Return the plain cases to measure in place of recommended ones that crashed, or failed with a loaded model."""
     stand_ins: dict[str, PlannedCase] = {}
     for planned in cases:
         plain, record = planned.fallback, results.first(planned)
-        if plain is None or record is None or record.ranked or not record.phases:
+        if plain is None or record is None or record.ranked or record.status == "timed out":
             continue
-        if record.status != "timed out" and record.phases[-1].name not in ("load", "export"):
+        loaded = record.phases and record.phases[-1].name not in ("load", "export")
+        if loaded or record.status == "crashed":  # a process that crashed has told no phases
             stand_ins[plain.case.digest] = plain
     return list(stand_ins.values())
 
