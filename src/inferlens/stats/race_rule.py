@@ -1,11 +1,13 @@
-"""The rule that declares a case of a race FASTEST. This file has the whole rule; others only apply it to records.
+"""The rule that declares a case of a race FASTEST. ``analysis/race.py`` applies it to records.
 
 FASTEST means that no other case is faster by more than a threshold (2 %), and that this is 95 % sure:
 
 1. Each process of a case gives one number, the logarithm of its median latency. The *leader* is the case that no other
    one beats (:meth:`RaceData.state`). All other cases are its *rivals*.
 2. A rival is *open* while it may be faster than the leader by more than the threshold. It is out as soon as its
-   interval excludes that, after at least two common rounds (:func:`_is_out`), or if it is far slower (:func:`_is_far`).
+   interval excludes that (:func:`_is_out`), or if it is far slower (:func:`_is_far`). The interval needs two common
+   rounds, or none if the two were only measured without each other. Its error is shared out over the rounds
+   (:func:`~inferlens.stats.comparison.allowed_error`), because the race looks at it after every round.
 3. A race is *decided*, and ends, when no rival is open. The leader is FASTEST.
 4. A race that ends undecided, because its rounds or its time are used up, still has a FASTEST case if the probability
    that no rival is faster by more than the threshold is 97.5 % or more (:meth:`RaceState.is_fastest`). With less, the

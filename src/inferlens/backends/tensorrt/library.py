@@ -237,7 +237,8 @@ def registered_plugins(flavour: Flavour) -> list[str]:
 # Options. Several values in one option are joined by ``+``, profiles by ``;``, since commas make axes of a plan.
 #
 # A field of TensorRTOptions is the declaration of an option: its help, when it acts, and a Knob with the values that
-# ``tune`` tries. ``builder_config`` applies options of a build, and ``EngineRunner`` those of a run.
+# ``tune`` tries. ``builder_config`` applies options of a build, ``parse_network`` those of the network,
+# and ``EngineRunner`` those of a run.
 
 LARGEST = 2**31 - 2
 Compatible = Literal["none", "ampere_plus", "same_compute_capability"]
