@@ -86,7 +86,7 @@ def test_each_group_of_options_runs_or_says_why_not(variant, precision, options,
     assert facts["runtime"] == ("Python" if "use_python_runtime" in options else "C++")
     phases = [phase.name for phase in preparation.phases]
     assert phases == (["build"] if variant == "compile" else ["export", "build"])
-    if options is FORCED and not variant.startswith("ts-"):
+    if options is FORCED:
         operators = [item for segment in facts["partition"]["segments"] for item in segment["operators"]]
         assert {operator["why"] for operator in operators if "relu" in operator["name"]} == {"forced"}
     if variant.startswith("ts-"):
@@ -118,8 +118,10 @@ def test_a_saved_module_gives_right_outputs(variant, suffix, precision, options,
             outputs = small.outputs_of(runner, small.arrays(model))
         assert outputs[0].shape == (3, 10)
         assert not fresh.warnings
-        engines = fresh.facts["partition"]["engines"]
-        assert list(engines) == [None] * len(built["engines"]), "a file does not tell what is in an engine"
+        loaded_facts = fresh.facts["partition"]
+        assert list(loaded_facts["engines"]) == [None] * len(built["engines"]), "a file lacks what is in an engine"
+        in_pytorch = [operator for each in loaded_facts["breaks"] for operator in each["operators"]]
+        assert any("relu" in operator for operator in in_pytorch) == (options is FORCED)
 
 
 @pytest.mark.parametrize(("variant", "suffix"), [("dynamo", ".ep"), ("dynamo", ".ts"), ("ts-script", ".ts")])

@@ -304,6 +304,8 @@ class Compile(CompilingRunner):
 class ScriptBase(CompilingRunner):
     """The TorchScript front end, ``torch_tensorrt.ts.compile``, whose partitioner cannot be watched."""
 
+    wrapped_path: ClassVar[str] = ""  # the model's path inside the compiled module
+
     def keywords(self) -> dict[str, Any]:
         return script_settings(self.options, self.case)
 
@@ -320,14 +322,17 @@ class ScriptBase(CompilingRunner):
         raise Unsupported(message, hint=DYNAMO)
 
     def read_partition(self) -> Partition:
-        """Return the number of engines: the compiled module does not show more."""
-        return cast("Partition", compiled_partition(self.compiled, **self._partition_fields()))
+        """Return the partition as far as the compiled module shows it."""
+        forced, fields = self.keywords()["torch_executed_ops"], self._partition_fields()
+        partition = compiled_partition(self.compiled, forced=forced, wrapped=self.wrapped_path, **fields)
+        return cast("Partition", partition)
 
 
 class TraceFrontEnd(ScriptBase):
     """The TorchScript front end from a trace."""
 
     variant = "ts-trace"
+    wrapped_path = "module"  # as flat_outputs names it
 
     def export(self, module: Any) -> Any:
         """Return a trace with flat outputs, since the front end takes no dictionaries."""

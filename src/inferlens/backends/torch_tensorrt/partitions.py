@@ -1,15 +1,16 @@
 """Partitions: which operators run in PyTorch and why, the modules they came from, and breaks of Dynamo's graphs.
 
-Both partitioning functions of the library are wrapped while it compiles. A compiled module only shows the number of its
-engines. Dynamo names modules by their position in the compiled function, and Torch-TensorRT's lowering drops them; here
-they become paths of the model and are kept. An uncertain path is omitted. The computation does not change.
+Both partitioning functions of the library are wrapped while it compiles. A compiled module shows its partition in its
+graph, without the number of operators in an engine. Dynamo names modules by their position in the compiled function,
+and Torch-TensorRT's lowering drops them; here they become paths of the model and are kept. An uncertain path is
+omitted. The computation does not change.
 """
 
 from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
@@ -17,9 +18,21 @@ from operator import getitem
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from inferlens.backends.torch_tensorrt.library import replace_attributes
 from inferlens.errors import LateModule, reason
-from inferlens.record.builds import Interruption, Operator, Partition, Segment, Side, Why, choices_of, merged
+from inferlens.record.builds import (
+    Interruption,
+    Operator,
+    Partition,
+    Segment,
+    Side,
+    Why,
+    choices_of,
+    merged,
+    partition_of,
+)
 
 torch: Any = LateModule("torch")
 
@@ -28,9 +41,8 @@ CALL_NODES = ("call_function", "call_method", "call_module")
 STACK = "nn_module_stack"
 ENGINE_PREFIX = "_run_on_acc"  # prefix of submodules that become engines
 ENGINE_OPERATOR = re.compile(r"\btensorrt\b.*execute_engine")  # operators that run engines
-ENGINE_CALL = re.compile(r"\btensorrt::\w*execute_engine\w*\(")  # their calls in the text of a TorchScript graph
 SCOPE = "__module."
-COMPILED_NOTE = "The compiled module shows its engines, not which operators run in them and which in PyTorch."
+COMPILED_NOTE = "The compiled module does not show which operators are in an engine, nor why others are not."
 BACKENDS = "torch_tensorrt.dynamo.backend.backends"
 EXPORTS = "aot_export_joint_simple"
 
@@ -165,21 +177,56 @@ def without_weights(graph_module: Any) -> Any:
 # Compiled modules
 
 
-def compiled_partition(compiled: Any, **fields: Any) -> Partition | None:
-    """Return the number of engines in a compiled module as a partition; ``None`` if its graph cannot be read."""
+def compiled_partition(
+    compiled: Any, *, forced: Collection[str] = (), wrapped: str = "", **fields: Any
+) -> Partition | None:
+    """Return the partition in a compiled module's graph; ``None`` if it cannot be read.
+
+    ``forced`` operators always run in PyTorch, and ``wrapped`` is the model's path inside a trace.
+    """
     if isinstance(compiled, torch.jit.ScriptModule):
-        count = len(ENGINE_CALL.findall(str(compiled.inlined_graph)))
-    elif isinstance(compiled, torch.fx.GraphModule):
-        parts = list(compiled.modules())
-        graphs = [part.graph for part in parts if isinstance(part, torch.fx.GraphModule)]
-        calls = [full_name(node) for graph in graphs for node in graph.nodes if node.op == "call_function"]
-        count = sum(type(part).__name__ in ENGINE_MODULES for part in parts)
-        count += sum(ENGINE_OPERATOR.search(name) is not None for name in calls)
+        compiled = compiled.inlined_graph
+    if isinstance(compiled, torch.fx.GraphModule):
+        parts = list(_graph_parts(compiled))
+    elif isinstance(compiled, torch.Graph):
+        parts = list(_script_parts(compiled, forced, f"{SCOPE}{wrapped}." if wrapped else SCOPE))
     else:
         return None
-    segments = (Segment("TensorRT", ()),) * count
-    unknown: dict[str, Any] = {"operators": None, "in_tensorrt": None, "breaks": (), "note": COMPILED_NOTE}
-    return Partition(engines=(None,) * count, segments=segments, **unknown, **fields)
+    segments = tuple(Segment("TensorRT", ()) if segment.runs_in == "TensorRT" else segment for segment in merged(parts))
+    partition = partition_of(segments, note=COMPILED_NOTE, **fields)
+    if not partition.engines:
+        return partition
+    return replace(partition, operators=None, in_tensorrt=None, engines=(None,) * len(partition.engines))
+
+
+def _script_parts(graph: Any, forced: Collection[str], root: str) -> Iterator[Segment]:
+    """Yield engines and operators of a TorchScript graph and its blocks."""
+    for node in graph.nodes():
+        name = node.kind()
+        if ENGINE_OPERATOR.search(name):
+            yield Segment("TensorRT", (Operator(name),))
+        elif name.startswith("aten::"):
+            inner = f"{str(node.scopeName()).rpartition('/')[2]}."
+            module = clean_path(inner.removeprefix(root)) if inner.startswith(root) else None
+            why: tuple[Why, str] = ("forced", "named in torch_executed_ops") if name in forced else ("", "")
+            yield Segment("PyTorch", (Operator(name.replace("::", "."), module, *why),))
+        for block in node.blocks():
+            yield from _script_parts(block, forced, root)
+
+
+def _graph_parts(module: Any) -> Iterator[Segment]:
+    """Yield engines and operators of a graph module and its submodules."""
+    for node in module.graph.nodes:
+        if node.op not in CALL_NODES:
+            continue
+        inner = module.get_submodule(node.target) if node.op == "call_module" else None
+        name = operator_name(node) if inner is None else type(inner).__name__
+        if name in ENGINE_MODULES or ENGINE_OPERATOR.search(name):
+            yield Segment("TensorRT", (Operator(name),))
+        elif isinstance(getattr(inner, "graph", None), torch.fx.Graph):
+            yield from _graph_parts(inner)
+        elif name.startswith("aten."):  # other nodes only pack values
+            yield Segment("PyTorch", (Operator(name, module_path(node)),))
 
 
 # Dynamo
