@@ -367,7 +367,7 @@ def table_notes(table: Sequence[Row], where: str | None, shown: Sequence[Row] = 
     if MEASURED_ONCE in marks:
         lines.append(f"{MEASURED_ONCE}: too slow to be the fastest, so it was not measured again.")
     more = [code for code in notes if notes[code].level != "know" and code not in codes[:MOST_NOTES]]
-    if (more or any(row.ok and row.agrees is False for row in table)) and where is not None:
+    if more and where is not None:
         lines.append(f"More notes: inferlens show {where or 'RESULTS'} --view notes")
     return [load.sentence, *lines] if load.busy else lines
 
