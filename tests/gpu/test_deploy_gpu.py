@@ -88,7 +88,7 @@ def test_its_files_run_without_this_library(case, tmp_path):
     if "cannot save its compiled model" in done.stderr:
         pytest.skip(done.stderr)
     assert done.returncode == 0, done.stderr
-    moved = RUN.replace("from_numpy(image)", "from_numpy(image).to(given)").replace(
+    moved = RUN.replace("from_numpy(image)", "from_numpy(image).to(example)").replace(
         "np.asarray(outputs[0] if isinstance(outputs, (list, tuple)) else outputs)",
         "np.asarray(getattr(o := outputs[0] if isinstance(outputs, (list, tuple)) else outputs, 'cpu', lambda: o)())",
     )
