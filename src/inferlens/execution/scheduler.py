@@ -110,11 +110,16 @@ class Attempt:
     others: str = ""  # the cases that it took turns with
     record: Record | None = None  # once it is on disk
 
+    @cached_property
+    def interference(self) -> Interference:
+        """The interference with the process, computed once; ``others`` and the machine's log must be set before."""
+        case, outcome = self.planned.case, self.outcome
+        return interference_of(case, outcome.result, outcome.machine, interleaved=bool(self.others))
+
     @property
     def marks(self) -> Marks | None:
         """The disturbed samples of calls, or else of windows."""
-        interference = interference_of(self.planned.case, self.outcome.result, self.outcome.machine)
-        return interference.marks or interference.window_marks
+        return self.interference.marks or self.interference.window_marks
 
 
 @dataclass
@@ -421,7 +426,6 @@ class Scheduler:
         planned, outcome, result = attempt.planned, attempt.outcome, attempt.outcome.result
         value = result.value or BenchmarkResult()
         accuracy = self._accuracy(planned, value, result.model, in_all=attempt.options.accuracy_in_all)
-        interference = interference_of(planned.case, result, outcome.machine, interleaved=bool(attempt.others))
         facts = result.facts | self.state.facts_of(planned.case)
         if attempt.others:
             facts[IN_TURNS] = attempt.others
@@ -453,7 +457,7 @@ class Scheduler:
             facts=facts,
             artefacts=result.artefacts,
             warnings=tuple(warnings),
-            **msgspec.structs.asdict(interference),
+            **msgspec.structs.asdict(attempt.interference),
         )
         Store.save(attempt.folder, record)
         self._folders[record.id] = attempt.folder
