@@ -330,18 +330,19 @@ class TraceBuilder:
 
     def add(self, events: Sequence[Event]) -> None:
         """Add events, in any order. Raises InferlensError if memory has no room for them."""
-        for event in events:
+        others = [event for event in events if event.ph != "X"]
+        for event in others:
             if event.name == "process_name" and event.args:
                 self._processes[event.pid] = _text(event.args.process)
         self._add_complete([event for event in events if event.ph == "X"])
         memory, times = _timed([
-            event for event in events
-            if event.name == "[memory]" and event.ph != "X" and event.ts is not None
+            event for event in others
+            if event.name == "[memory]" and event.ts is not None
             and event.args and None not in (event.args.change, event.args.allocated)
         ])  # fmt: skip
         args = [event.args or NO_ARGUMENTS for event in memory]
         self._add_part(Allocations, args, time=times, thread=self._threads_of(memory))
-        halves = sum(event.ph in ("B", "E") for event in events)
+        halves = sum(event.ph in ("B", "E") for event in others)
         self._remarks["are a begin or an end alone, not both in one, and were skipped"] += halves
 
     def trace(self, about: TraceMetadata) -> Trace:
@@ -403,9 +404,8 @@ class TraceBuilder:
         durations, usable = _nanoseconds([event.dur for event in timed], least=0)
         self._remarks["have no duration, or one below zero; it was taken as zero"] += int((~usable).sum())
         categories = np.fromiter(map(category_of, [event.cat for event in timed]), np.int8, len(timed))
-        for index, event in enumerate(timed):
-            if event.cat in MIXED:
-                categories[index] = self._refine_category(event)
+        for index in [index for index, event in enumerate(timed) if event.cat in MIXED]:
+            categories[index] = self._refine_category(timed[index])
         for index in np.flatnonzero(categories == Category.OTHER).tolist():
             event = timed[index]
             self._unknown[event.cat or self._processes.get(event.pid) or "none"] += 1

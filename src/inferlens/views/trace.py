@@ -385,8 +385,9 @@ def _operators_view(analysis: Analysis, selection: Selection) -> TraceView:
     table = TraceTable("operators", "", "operator", (*OPERATOR_COLUMNS, *more), data, top=selection.top,
                        steps=analysis.tables_of)  # fmt: skip
     about = f"operators · {_call_count_text(analysis, data, 'call')}"
-    has_shapes = any(analysis.trace.texts[code] for code in {*analysis.trace.scopes.shapes})
-    next_step = ("Of which shapes?", "--view operators --by shapes") if has_shapes and not keys else _NOTHING_MORE
+    next_step = _NOTHING_MORE
+    if not keys and any(analysis.trace.texts[code] for code in np.unique(analysis.trace.scopes.shapes)):
+        next_step = ("Of which shapes?", "--view operators --by shapes")
     return TraceView(about, sentences, [table], next_step)
 
 
