@@ -275,7 +275,7 @@ def test_rules_are_found_by_themselves_and_are_in_the_page_and_the_tests():
 
 
 @pytest.mark.parametrize(("channels", "weights", "words"), [
-    ((510, 512), (512, 510, 3, 3), "; channels of fc1 (510 to 512) are no multiples of 8."),
+    ((510, 512), (512, 510, 3, 3), "; channels of fc1 (510 to 512) are not multiples of 8."),
     ((512, 512), (512, 512, 3, 3), ""), ((3, 60), (60, 3, 7, 7), ""), ((60, 60), (60, 1, 3, 3), ""),
 ])  # fmt: skip
 def test_unused_tensor_cores_name_the_channels_that_do_not_fit(channels, weights, words):

@@ -310,7 +310,7 @@ class ABSteps(Struct, frozen=True, kw_only=True):
         causes = [difference for difference in ab_result.differences if _change(difference) not in harmless]
         cleared = [difference.field for difference in ab_result.differences if _change(difference) in harmless]
         if not (causes and cleared):  # without a cause of its own, the step changed the time by all changes together
-            return ab_result.environments_sentence or "What differs there is not known."
+            return ab_result.environments_sentence or "The difference between the environments is not known."
         sentence = differences_sentence(causes)
         return f"What differs: {sentence}; and {listing(cleared)}, which made no difference in another step."
 

@@ -332,7 +332,7 @@ def _side_notes(runs: CaseRuns) -> Iterator[str]:
         if record.agreement is None or record.agreement.agrees is None:
             reason = record.agreement.reason if record.agreement else ""
             yield f"{UNCHECKED}: {reason or 'nothing was there to compare them with'}"
-    # Only the codes: the figures of notes differ from case to case, so that there would be a note for each.
+    # Notes are compared by their codes, because their figures differ from case to case.
     codes = [note.code for note in notes.case_notes(runs) if note.level != "know" and note.code not in _STATE_CODES]
     if codes:
         yield f"{listing(list(dict.fromkeys(codes)))}; inferlens show --view notes says more."

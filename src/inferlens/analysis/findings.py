@@ -476,7 +476,7 @@ def tensor_cores_unused(evidence: Evidence) -> Iterator[Finding]:
         odd = list_few((f"{layer.name} ({size[0]} to {size[1]})" for layer, size in sizes if size), 1)
         yield make_finding(
             "{calls:#kernel call} of convolutions and matrix products {calls:uses|use} no tensor cores: "
-            "{cost}{location}" + ("; channels of {odd} are no multiples of {multiple}." if odd else "."),
+            "{cost}{location}" + ("; channels of {odd} are not multiples of {multiple}." if odd else "."),
             {"multiple": evidence.multiple}, kernels, odd=odd,
             hint=evidence.advice(
                 f"make channels and features multiples of {evidence.multiple}", others="try another backend"

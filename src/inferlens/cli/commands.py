@@ -29,7 +29,7 @@ COMMANDS = {
 }  # fmt: skip
 
 
-WAY = "A way is a backend with its variant, its precision and its options."  # below a help that has the word
+WAY = "A way is a backend with its variant, its precision and its options."  # ends each help that uses the word
 _WAY = re.compile(r"\bways?\b")
 
 

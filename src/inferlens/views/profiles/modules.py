@@ -421,21 +421,21 @@ def _module_panels(
     unit, parts = unit_of(column.case for column in columns), _model_parts(rows[1:])
     colours = colours_of(dict.fromkeys(filter(None, parts)), [colour for colour in PALETTE if colour != GREY])
     panels, values = [], []
-    for place, case in enumerate(distinguish([column.case for column in columns])[1]):
+    for index, case in enumerate(distinguish([column.case for column in columns])[1]):
         boxes = []
-        for row, part, (left, wide) in zip(rows[1:], parts, _box_positions(rows[1:], place), strict=True):
-            times = (cell := row.cells[place]) and cell.times
+        for row, part, (left, width) in zip(rows[1:], parts, _box_positions(rows[1:], index), strict=True):
+            times = (cell := row.cells[index]) and cell.times
             time, share_text = (TIME_WRITERS[unit](times.typical), share(times.share)) if times else ("", "")
             label = plain(_module_name(row))
             path = plain(".".join(row.path)) if row.kind == "module" else label
-            names = (f"{label} {percent(wide)}", label, label.rpartition(".")[2])
+            names = (f"{label} {percent(width)}", label, label.rpartition(".")[2])
             about = f"{path}; {time} {unit}; {share_text} of the time"
-            boxes.append(Box(left, wide, row.depth - 1, names, about, colours.get(part, GREY)))
+            boxes.append(Box(left, width, row.depth - 1, names, about, colours.get(part, GREY)))
             values.append({"case": case, "module": path, "depth": row.depth - 1, f"time ({unit})": time,
-                           "left": round(left, 6), "share": round(wide, 6)})  # fmt: skip
-        whole = rows[0].cells[place]
+                           "left": round(left, 6), "share": round(width, 6)})  # fmt: skip
+        whole = rows[0].cells[index]
         time = f" · {TIME_WRITERS[unit](whole.times.typical)} {unit}" if whole and whole.times else ""
-        panels.append((f"{case}{time}, {'all kernels' if columns[place].of_kernels else 'the call'}", boxes))
+        panels.append((f"{case}{time}, {'all kernels' if columns[index].of_kernels else 'the call'}", boxes))
     return panels, values
 
 
@@ -452,7 +452,7 @@ def _model_parts(rows: Sequence[ModuleRow]) -> list[str]:
     return parts
 
 
-def _box_positions(rows: Sequence[ModuleRow], place: int) -> list[tuple[float, float]]:
+def _box_positions(rows: Sequence[ModuleRow], index: int) -> list[tuple[float, float]]:
     """Return the begin and width of each row's box in a column, as shares of the whole.
 
     A parent is as wide as its children, and all together fill the whole.
@@ -460,13 +460,13 @@ def _box_positions(rows: Sequence[ModuleRow], place: int) -> list[tuple[float, f
     widths: list[float] = []
     below: dict[int, float] = {}
     for row in reversed(rows):
-        widths.append(below.pop(row.depth + 1, 0.0) or max(_cell_share(row, place), 0.0))
+        widths.append(below.pop(row.depth + 1, 0.0) or max(_cell_share(row, index), 0.0))
         below[row.depth] = below.get(row.depth, 0.0) + widths[-1]
     whole = below.get(1) or 1.0
     left: dict[int, float] = {}
     positions = []
-    for row, wide in zip(rows, reversed(widths), strict=True):
+    for row, width in zip(rows, reversed(widths), strict=True):
         begin = left.get(row.depth, 0.0)
-        positions.append((begin, wide / whole))
-        left[row.depth], left[row.depth + 1] = begin + wide / whole, begin
+        positions.append((begin, width / whole))
+        left[row.depth], left[row.depth + 1] = begin + width / whole, begin
     return positions
