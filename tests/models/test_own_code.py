@@ -86,6 +86,19 @@ def test_a_neighbor_that_a_library_hides_is_named(here):
         assert error.hint == "rename statistics.py"
 
 
+def test_an_import_that_fails_keeps_its_cause(here):
+    failing = "def build():\n    raise ImportError('no extension') from OSError('libfoo.so.1 is missing')\n"
+    (here / "net.py").write_text(failing)
+    with pytest.raises(ImportError) as raised:
+        loaded("net.py:build")
+    assert str(raised.value.__cause__) == "libfoo.so.1 is missing"
+
+
+def test_a_file_without_factories_is_not_said_to_have_some(here):
+    (here / "net.py").write_text("size = 1\n")
+    refusal(r"No factory in net\.py was named", loaded, "net.py")
+
+
 @pytest.mark.parametrize(("name", "hint"), [
     ("mode.py:build", "model.py"), ("model.py", "model.py:build"), ("model.py:buil", "build"),
 ])  # fmt: skip

@@ -125,8 +125,11 @@ def capacity_records(base: Path, candidate: Path) -> tuple[LoadedRecords, Loaded
     problems: list[str] = []
 
     def searches(path: Path) -> dict[tuple[str, ...], list[LoadRecord]]:
-        tests = reversed(load_tests(read_loads([path], problems)))  # the oldest first, so that the newest is kept
-        return {traffic_key(test[0]): test for test in tests if not (test[0].rates or test[0].clients)}
+        newest: dict[tuple[str, ...], list[LoadRecord]] = {}
+        for test in load_tests(read_loads([path], problems)):  # the newest first
+            if not (test[0].rates or test[0].clients):
+                newest.setdefault(traffic_key(test[0]), test)
+        return dict(reversed(newest.items()))  # the oldest first, so that below the newest of a model is kept
 
     before, after = searches(base), searches(candidate)
     shared = {key[0]: key for key in after if key in before}  # by the model

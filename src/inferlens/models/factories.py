@@ -45,7 +45,10 @@ class Factory(Source):
             names = [f"{module}:{function}" for function in _factories(file)]
             expected = f"one of {', '.join(names[:5])}" if names else "path/to/file.py:factory"
             hint = next(iter(names), f"{module}:FUNCTION")
-            raise InferlensError(f"The file {name} has factories, and none was named.", expected=expected, hint=hint)
+            message = (
+                f"The file {name} has factories, and none was named." if names else f"No factory in {name} was named."
+            )
+            raise InferlensError(message, expected=expected, hint=hint)
         if not (file or _origin(module)) or not factory:
             raise InferlensError(
                 f"'{name}' is neither a model of a known source nor an importable factory.",
@@ -67,7 +70,9 @@ class Factory(Source):
                 )
             result: Any = getattr(module, attribute)()
         except (ImportError, AttributeError) as error:
-            raise _shadowed(error, code_file(path) or Path(path)) or error from error
+            if shadowed := _shadowed(error, code_file(path) or Path(path)):
+                raise shadowed from error
+            raise
         built, example = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
         return with_example(_checked_module(built, name), example, weights=f"made by {name}, seeded", source=name)
 

@@ -40,7 +40,7 @@ from inferlens.stats.intervals import normal_quantile, student_quantile
 LEAST_GAIN = 0.004  # the smallest expected gain that is worth a process, as a logarithm
 LEAST_SHARE = 0.3  # of the expected gain for its cost of the first candidate of a round: others with less wait
 REACH = math.log(1.6)  # families further behind the best are not tuned
-COSTLY = 4  # families that cost so many times as much as the cheapest one come last
+COSTLY = 4  # families that cost more than this many times as much as the cheapest one come last
 LEAST_GROUP = 3  # candidates of a round, in addition to the best
 LEAST_CHANCE = 0.15  # the smallest probability of being faster than the best with which a rival is in the finals
 
@@ -70,7 +70,7 @@ class Candidates:
     def search(self, cost: Callable[[Case], float], group: int) -> Search:
         """Return a search that has measured nothing. ``cost`` is that of a case; ``group`` is as of :class:`Search`."""
         references, recommended = self.space.references[:1], self.space.recommended
-        precision = (references or recommended)[0].precision
+        precision = next((case.precision for case in (*references, *recommended)), "")
         first = [*references, *(case for case in recommended if case.precision == precision)]
         families = [*recommended, *(family.case for family in self.space.families)]
         return Search(
@@ -248,7 +248,7 @@ class Search:
     def add(self, logs: Mapping[Point, float | None]) -> None:
         """Add a round: logarithms of times; ``None`` for candidates that failed or have wrong outputs.
 
-        A candidate that has worked before is no failed one, because something else may have ended its process.
+        A candidate that has worked before does not count as failed, because something else may have ended its process.
         """
         self.rounds += 1
         self.observations += [Observation(point, log, self.rounds) for point, log in logs.items() if log is not None]

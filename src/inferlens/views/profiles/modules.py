@@ -223,10 +223,10 @@ def _module_blocks(
 def _combined_table(trees: Sequence[ModuleTree], limit: int, *, brief: bool) -> Table:
     """Return one table of several trees: the whole of each and its ``limit`` largest modules."""
     with_table = [(tree, tree.table) for tree in trees if tree.table]
-    head, names = distinguish([tree.columns[0].case for tree, _ in with_table], backends=False)
+    names = distinguish([tree.columns[0].case for tree, _ in with_table], backends=False)[1]
     labels = [distinguish([column.case for column in tree.columns])[1] for tree, _ in with_table]
     columns, shown = list(dict.fromkeys(chain(*labels))), [column for tree in trees for column in tree.columns]
-    unit = unit_of(column.case for column in shown)
+    head, unit = distinguish([column.case for column in shown])[0], unit_of(column.case for column in shown)
     lines: list[Line] = []
     for (tree, table), name, cases in zip(with_table, names, labels, strict=True):
         whole = [replace(line, name=name, sums=False) for line in _sum_lines(tree, table, unit)[:1]]
