@@ -309,7 +309,7 @@ class ABSteps(Struct, frozen=True, kw_only=True):
         harmless = {_change(difference) for step in steps for difference in step.differences}
         causes = [difference for difference in ab_result.differences if _change(difference) not in harmless]
         cleared = [difference.field for difference in ab_result.differences if _change(difference) in harmless]
-        if not (causes and cleared):  # without a cause of its own, the step changed the time by all changes together
+        if not (causes and cleared):  # nothing is ruled out, or everything is
             return ab_result.environments_sentence or "The difference between the environments is not known."
         sentence = differences_sentence(causes)
         return f"What differs: {sentence}; and {listing(cleared)}, which made no difference in another step."

@@ -115,7 +115,8 @@ def roofline(
         profile: of one case, with its work and ceilings.
         record: of the same case timed without profiling; it may say that fp32 was computed in TF32.
         by: ``module`` divides a layer that was fused from several modules among them by their FLOPs.
-        depth: modules deeper than this, 1 or more, are added to the modules above them; ``None``: no modules.
+        depth: modules deeper than this, 1 or more, are added to the modules above them; ``None``: every module keeps
+            its own row.
 
     Raises InferlensError for anything else in ``by``.
     """

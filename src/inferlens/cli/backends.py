@@ -37,8 +37,8 @@ def backends(
     from inferlens.measure import environment
 
     machine, probed = environment.collect(), probe(BACKENDS.names())
-    blocks = list(_machine_blocks(machine, probed, wide))
-    document = Document(lambda: blocks, data=lambda: {"environment": machine, "backends": probed})
+    data = {"environment": machine, "backends": probed}
+    document = Document(lambda: list(_machine_blocks(machine, probed, wide)), data=lambda: data)
     return screen.document(document, format, output=output)
 
 

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -117,12 +118,16 @@ def _profile(plan: Plan, level: str | Sequence[str], runs: int, file: Path | Non
     others = listing([*(f"{level}s" for level in levels), "modules", "roofline"])
     more = f"More: inferlens show {shlex.quote(str(above))} --view findings; likewise inferlens {others}"
 
-    def tries(size: Screen) -> Iterator[list[Table | str]]:
+    @cache
+    def module_blocks(rows: int) -> Sequence[Table | str]:
         command = f"inferlens modules {shlex.quote(str(above))}"
+        return modules_document(cases, rows=rows, brief=True, command=command).blocks()
+
+    def tries(size: Screen) -> Iterator[list[Table | str]]:
         for most in range(FINDINGS, 0, -1):
             top = findings_document(judged, most=most, brief=True, measured=measured).blocks()
             for rows in range(size.lines, MODULES - 1 if most > 1 else 0, -1):
-                yield [*top, *lines, *modules_document(cases, rows=rows, brief=True, command=command).blocks(), more]
+                yield [*top, *lines, *module_blocks(rows), more]
 
     screen.document(Document(list, dict, tries=tries))
     if file:

@@ -447,17 +447,19 @@ def probe(names: Sequence[str], python: str = "") -> dict[str, Capabilities]:
     job = NamesJob(names=tuple(names), interpreter=python)
     outcome = child.launch("capabilities", job, dict[str, Capabilities], timeout=TIMEOUT)
     if outcome.result.value is not None:
-        return {name: _with_hints(can, python) for name, can in outcome.result.value.items()}
+        return {name: _with_hints(ability, python) for name, ability in outcome.result.value.items()}
     if len(names) == 1:
         reason = f"Asking it crashed: {outcome.result.reason}. {' '.join(outcome.tail[-1:])}".strip()
         return {names[0]: Capabilities(formats=(), absent=(Absence("", reason, "reinstall its libraries"),))}
     return {name: probe([name], python)[name] for name in names}
 
 
-def _with_hints(can: Capabilities, python: str) -> Capabilities:
+def _with_hints(ability: Capabilities, python: str) -> Capabilities:
     """Return capabilities whose hints install into the environment of an interpreter."""
     hint = environment.in_environment
-    return replace(can, absent=tuple(replace(absence, hint=hint(python, absence.hint)) for absence in can.absent))
+    return replace(
+        ability, absent=tuple(replace(absence, hint=hint(python, absence.hint)) for absence in ability.absent)
+    )
 
 
 class Environments:

@@ -203,10 +203,9 @@ class QuantizationSearch:
 
     def _aside(self) -> Preparation:
         """Return a preparation whose phases and warnings are not those of the case."""
-        case = self.context.preparation
-        return Preparation(
-            case.folder / "aside", case.cache, case.on_phase, case.now, trust=True, export_folder=case.export_folder
-        )
+        parent = self.context.preparation
+        folder, exports = parent.folder / "aside", parent.export_folder
+        return Preparation(folder, parent.cache, parent.on_phase, parent.now, trust=True, export_folder=exports)
 
     def _outputs(self, runner: Runner) -> list[Outputs]:
         return [[np.array(output) for output in runner.answer(feed)] for feed in self.feeds]

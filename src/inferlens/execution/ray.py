@@ -192,7 +192,7 @@ def _repeat(
         observer.done(record, place)
     elif call.method == "kept":
         place = places.get(relative, output / relative)
-        if relative not in places:  # the folder here shall have the files of the node, and no others
+        if relative not in places:  # the folder here should have the files of the node, and no others
             shutil.rmtree(place, ignore_errors=True)
         _write(place, files)
         observer.kept(place)

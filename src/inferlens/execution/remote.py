@@ -568,7 +568,7 @@ def bench(plan: Plan, observer: Observer, model: ModelHandle | None = None) -> l
         with alone_in_folders(plan, all_cases), marked_if_cut_short(plan, results):
             jobs = remote.race_jobs("bench", cases)
             remote.do(jobs, type(None))
-            if len(jobs) > 1 and plan.repeats != 1:  # with one repeat the run shall be short
+            if len(jobs) > 1 and plan.repeats != 1:  # with one repeat the run should be short
                 compare_alone(remote, jobs)
         return results.records
 

@@ -100,7 +100,7 @@ def stand_ins_of(cases: Sequence[PlannedCase], results: CaseResults) -> list[Pla
         if plain is None or record is None or record.ranked or record.status == "timed out":
             continue
         loaded = record.phases and record.phases[-1].name not in ("load", "export")
-        if loaded or record.status == "crashed":  # a process that crashed has told no phases
+        if loaded or record.status == "crashed":  # a process that crashed has reported no phases
             stand_ins[plain.case.digest] = plain
     return list(stand_ins.values())
 

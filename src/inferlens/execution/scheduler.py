@@ -574,18 +574,18 @@ def interference_of(
     if device:
         memory = replace(memory, device_peak=device[0], device_basis=device[1])
     calls, windows = _timed(result, "latency"), _timed(result, "throughput")
-    first, last = calls or windows, windows or calls
-    if log is None or first is None or last is None:
+    timed = [measurement for measurement in (calls, windows) if measurement]
+    if log is None or not timed:
         return Interference(memory=memory)
     marks = mark_samples(calls.begins, calls.values, log) if calls else None
     window_marks = None
     if windows:
         seconds = [windows.calls / rate for rate in windows.values]
         window_marks = mark_samples(windows.begins, seconds, log, least=LEAST_WINDOWS)
-    energy = Energy(reason=NO_ENERGY) if interleaved else _energy(case, result, first, log)
+    energy = Energy(reason=NO_ENERGY) if interleaved else _energy(case, result, timed[0], log)
     return Interference(
         memory=memory,
-        machine=log.between(first.begins[0], _end(last)),
+        machine=log.between(timed[0].begins[0], _end(timed[-1])),
         marks=marks,
         window_marks=window_marks,
         energy=energy if case.device == "cuda" else None,

@@ -64,7 +64,7 @@ class InterleavedTurn(Turn):
         self.waited += time.perf_counter() - begin
 
     def ready(self, *, gpu: bool) -> None:
-        """See :class:`~inferlens.measure.series.Turn`. Exclude all objects so far from the short collections."""
+        """See :class:`~inferlens.measure.series.Turn`. Turns are too short to collect garbage among all objects."""
         gc.collect()
         gc.freeze()
         if gpu:

@@ -60,12 +60,12 @@ class Monitor:
         self._thread = threading.Thread(target=self._run, name="inferlens-watch", daemon=True)
 
     def start(self) -> None:
-        """Start to watch, unless this monitor has already started."""
+        """Start watching, unless this monitor has already started."""
         if self._thread.ident is None:
             self._thread.start()
 
     def stop(self) -> None:
-        """Stop to watch, if this monitor has started."""
+        """Stop watching, if this monitor has started."""
         self._stop.set()
         if self._thread.ident is not None:
             self._thread.join(PATIENCE)

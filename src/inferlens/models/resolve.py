@@ -75,7 +75,7 @@ def find(name: str) -> ModelInfo:
 
 
 def _file_source(path: Path) -> str:
-    """Return the prefix of the source that opens a file, by its content; empty for a path that is no model file."""
+    """Return the prefix of the source that opens a file, by its content; empty for a path that is not a model file."""
     by_suffix = BY_SUFFIX.get(path.suffix, "")
     if not path.is_file() or path.suffix == ".py":
         return by_suffix

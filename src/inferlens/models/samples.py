@@ -1,7 +1,7 @@
 """Real data to feed a model with: for calibration, for outputs that mean something, and for accuracy.
 
 A data source is one of these:
-- a folder of images, which are prepared as the model's library does it,
+- a folder of images, which are prepared in the same way as by the model's library,
 - an ``.npz`` file with an array per input, by name,
 - a Hugging Face dataset that was saved to a folder, with a column per input,
 - ``package.module:factory``, a function that returns an iterable,

@@ -310,7 +310,7 @@ def _without_prefix(state: dict[str, torch.Tensor], names: list[str]) -> tuple[d
 def fingerprint(module: torch.nn.Module) -> str:
     """Return the hexadecimal SHA-256 over name, type, shape and bytes of all parameters and persistent buffers.
 
-    Packed weights of a quantized module, which are no tensors, are left out.
+    Packed weights of a quantized module, which are not tensors, are left out.
     """
     digest = hashlib.sha256()
     for name, tensor in module.state_dict().items():

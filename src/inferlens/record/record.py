@@ -42,7 +42,7 @@ class Measurement(Struct, frozen=True, kw_only=True):
             call returned. ``GPU time``: between two events on the stream around the call. ``H2D time``, ``compute
             time``, ``D2H time``: of the GPU time the copies in, the inference alone and the copies out, where a call
             begins and ends on the host. ``throughput``: calls per second of one window of back-to-back calls.
-        samples: the raw samples; ``None`` for a sample that was no finite number.
+        samples: the raw samples; ``None`` for a sample that was not a finite number.
         in_flight: calls in flight at a time; ``None`` where calls were enqueued without waiting.
         begins: start times of the samples, as in ``Record.machine``; empty if another metric of these calls has them.
         calls: calls in one sample: 1, or those of a window.
@@ -58,7 +58,7 @@ class Measurement(Struct, frozen=True, kw_only=True):
 
     @property
     def values(self) -> tuple[float, ...]:
-        """Return the samples, with NaN for a sample that was no finite number."""
+        """Return the samples, with NaN for a sample that was not a finite number."""
         if None not in self.samples:
             return cast("tuple[float, ...]", self.samples)
         return tuple(math.nan if value is None else value for value in self.samples)
@@ -87,7 +87,7 @@ class Agreement(Struct, frozen=True, kw_only=True):
     Attributes:
         rel_l2: Euclidean norm of the difference over that of the reference, the worst output's.
         cosine: cosine of the angle between the two, the worst output's.
-        top1: share of rows whose largest element is in the same place; ``None`` where outputs are no classes.
+        top1: share of rows whose largest element is in the same place; ``None`` where outputs are not classes.
         tolerance: the largest ``rel_l2`` accepted, given the case's precision; ``None`` if nothing was checked, or if
             the accuracy of a quantized model decides.
         agrees: whether the outputs are right; ``None`` where it could not be checked.

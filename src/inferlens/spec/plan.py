@@ -107,9 +107,10 @@ def option_values(value: Any) -> dict[str, tuple[str, ...]]:
         return {name.strip(): texts(values) for name, _, values in pairs}
     options: dict[str, tuple[str, ...]] = {}
     for name, values in value.items():
-        table = values if isinstance(values, Mapping) else None
-        options |= {f"{name}.{option}": texts(choices) for option, choices in (table or {}).items()}
-        options |= {name: texts(values)} if table is None else {}
+        if isinstance(values, Mapping):
+            options |= {f"{name}.{option}": texts(choices) for option, choices in values.items()}
+        else:
+            options[name] = texts(values)
     return options
 
 

@@ -74,11 +74,16 @@ class Origin(NamedTuple):
 
 
 def trace_origin(name: str, trace: Trace) -> Origin:
-    """Return the origin of a trace, whose rank may be in its name only."""
-    distributed, named = trace.about.distributed, _RANK.search(name)
-    rank = int(named[1]) if distributed.rank is None and named else distributed.rank
+    """Return the origin of a trace."""
     begin, end = (int(trace.begin.min()), int((trace.begin + trace.duration).max())) if len(trace) else (0, 0)
-    return Origin(rank, distributed.world_size, trace.about.base + begin, trace.about.base + end)
+    base, world_size = trace.about.base, trace.about.distributed.world_size
+    return Origin(_rank(name, trace), world_size, base + begin, base + end)
+
+
+def _rank(name: str, trace: Trace) -> int | None:
+    """Return the rank that wrote a trace, which may be in its name only."""
+    rank, named = trace.about.distributed.rank, _RANK.search(name)
+    return int(named[1]) if rank is None and named else rank
 
 
 def why_no_job(origins: Mapping[str, Origin]) -> str:
@@ -112,7 +117,7 @@ def rank_of(name: str, analysis: Analysis) -> dict[str, Any]:
     communicating = seconds(talks)
     return {
         "name": name,
-        "rank": trace_origin(name, trace).rank,
+        "rank": _rank(name, trace),
         "utilization": overview.gpus[0].utilization if overview.gpus else None,
         "step_time": overview.step_time,
         "computing": seconds(kernels),

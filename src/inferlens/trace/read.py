@@ -261,7 +261,7 @@ def _decoded(text: bytes) -> tuple[list[Event], bytes | None]:
 
 
 def _one_event(text: str, start: int) -> tuple[Event, int] | None:
-    """Return the event that begins at ``start``, and its end in the text; ``None`` for an object that is no event.
+    """Return the event that begins at ``start``, and its end in the text; ``None`` for an object that is not an event.
 
     Raises ValueError or another of :data:`PROBLEMS` if the object is broken.
     """

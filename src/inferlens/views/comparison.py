@@ -530,13 +530,7 @@ def _changes_chart(compared: RecordComparison, shown: Sequence[CaseLine], total:
     point = {"x": x, "y": y, "color": colour, "shape": shape, "tooltip": tooltip}
     hollow: Part = {"filled": False, "size": 90, "opacity": 1, "fill": theme.background}
     layers = [
-        marks(
-            "rect",
-            {"x": band_x, "x2": {"field": "to"}},
-            values=band,
-            color=theme.faint,
-            opacity=0.14,
-        ),
+        marks("rect", {"x": band_x, "x2": {"field": "to"}}, values=band, color=theme.faint, opacity=0.14),
         marks("rule", {"x": no_change_x}, values=[{"at": 1}], strokeWidth=1, color=theme.faint),
         marks("rule", {"x": low_x, "x2": {"field": "high"}, "y": y, "color": colour}, strokeWidth=2),
         marks("point", point, where="datum.decided", filled=True, size=90, opacity=1),

@@ -59,7 +59,18 @@ from inferlens.views.rows import (
     sizes_text,
     varying_sizes,
 )
-from inferlens.views.table import SCREEN, Column, Document, Line, Screen, Table, plain, select_columns, text
+from inferlens.views.table import (
+    SCREEN,
+    Column,
+    Document,
+    Line,
+    Screen,
+    Table,
+    more_rows_note,
+    plain,
+    select_columns,
+    text,
+)
 
 RECORDS_SCHEMA = "inferlens.table/1"
 RUNS_HINT = ": --runs all shows each"
@@ -67,7 +78,7 @@ LEAST_HEIGHT = 5  # lines of a table: title, answer, heading, one row and a blan
 LEAST_ROWS = 4  # rows of a single comparison; several comparisons have at least two each
 MOST_NOTES = 2
 MAX_FAILURES = 4  # lines about rows that are left out
-MAX_REASON = 160  # characters; libraries add how they came there
+MAX_REASON = 160  # characters; messages of libraries go on with how the error arose
 MEASURED_ONCE = "measured once"
 SLOW_BUILD = 10.0  # seconds: rows of slower builds say how long they took
 NOTES_SCHEMA = "inferlens.warnings/1"
@@ -131,11 +142,12 @@ def records_document(
     """
     where = shlex.join(filter(None, [where] if isinstance(where, str) else where))
     shown = _rows_by_run(records, reference) if all_runs else rows(records, reference)
-    option = f" --output {shlex.quote(output)}" if output else ""
-    shown = [
-        structs.replace(row, profile=row.profile + option, hint=row.hint + option * (row.standing == "likeliest"))
-        for row in shown
-    ]
+    if output:
+        option = f" --output {shlex.quote(output)}"
+        shown = [
+            structs.replace(row, profile=row.profile + option, hint=row.hint + option * (row.standing == "likeliest"))
+            for row in shown
+        ]
 
     def tries(screen: Screen) -> Iterator[list[Table | str]]:
         if top is not None:
@@ -262,9 +274,7 @@ def records_table(
             lines.append(Line.from_row(row.way, columns, row, indent=f"{number:>2} ", style=style, ends=ends))
     hidden = [row for row in table if row not in shown]
     notes = table_notes(table, where, shown)[: (1 if hidden else 2) if brief else None]
-    if hidden:
-        count = f"{plural(len(hidden), 'more row')}: --top {max(map(len, comparisons))}, or --format csv"
-        notes = [count, *_failure_notes(hidden, shown), *notes]
+    notes = [*more_rows_note(len(hidden), max(map(len, comparisons))), *_failure_notes(hidden, shown), *notes]
     return Table(
         headline(table), "   way", columns, lines, notes=notes, answer=_answer_lines(table),
         sentences=growth(comparisons), fold=True,
@@ -272,7 +282,7 @@ def records_table(
 
 
 def _failure_notes(hidden: Sequence[Row], shown: Sequence[Row]) -> list[str]:
-    """Return a line for each precision, or else backend, of which no row is shown, and for other ways, that failed."""
+    """Return a line on the failures of each precision or backend without shown rows, and of each other hidden way."""
     precisions, libraries = {row.precision for row in shown}, {row.library for row in shown}
 
     def name(row: Row) -> str:

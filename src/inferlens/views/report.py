@@ -258,9 +258,8 @@ def _fastest_table(tables: Sequence[Sequence[Row]]) -> Table:
     columns = [
         by_title["batch"],
         Column("way", "fastest", numeric=False, fold=True),
-        *(
-            by_title[title] for title in ("latency", "precision", "items/s", "speed-up")
-        ),  # a phone shows up to the latency
+        # A phone shows the columns up to the latency.
+        *(by_title[title] for title in ("latency", "precision", "items/s", "speed-up")),
         Column("", "how sure", numeric=False, write=certainty),
         by_title["outputs"],
         Column("device_name", "machine", numeric=False),

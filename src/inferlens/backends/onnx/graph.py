@@ -320,7 +320,7 @@ def module_paths(nodes: Iterable[OnnxNode]) -> tuple[str, ...]:
 class OnnxLayers:
     """The nodes of an ONNX file as layers, with the tensors between them, without constants.
 
-    Weights have a name and a shape, and are no inputs of the graph. ``notes`` say what is missing in the layers.
+    Weights have a name and a shape, and are not inputs of the graph. ``notes`` say what is missing in the layers.
     """
 
     def __init__(self, graph: Any) -> None:

@@ -470,11 +470,12 @@ def quantize_linear(
     quantization = library("torchao.quantization", extra="quantize")
     modules = dict(module.named_modules())
     check_kept(case, modules)
+    kept = kept_layers(case)
     paths = [
         path
         for path, part in modules.items()
         # Attention uses the weights of its last layer, a subclass, without calling it.
-        if type(part) is torch.nn.Linear and not any(f"{path}.".startswith(f"{layer}.") for layer in kept_layers(case))
+        if type(part) is torch.nn.Linear and not any(f"{path}.".startswith(f"{layer}.") for layer in kept)
     ]
     with preparation.phase("quantize"):
         device = next((parameter.device for parameter in module.parameters()), "cpu")

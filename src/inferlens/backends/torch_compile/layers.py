@@ -75,7 +75,7 @@ class QuantizedNodes:
         self._used: set[Any] = set()
 
     def sources(self, node: Any, extern: bool) -> list[Any]:
-        """Return the Dynamo nodes of an Inductor node that quantizes; for a library's call back to the product."""
+        """Return the Dynamo nodes of an Inductor node that quantizes, back to the product for a library's call."""
         names = (source.name for source in node.meta.get("from_node") or ())
         source = next((self._nodes[name] for name in names if name in self._nodes), None)
         quantizes = target_of(node).startswith(("qconv", "qlinear"))

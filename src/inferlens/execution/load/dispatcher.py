@@ -35,7 +35,7 @@ class Traffic:
     """Requests with the times at which they are due. Request number ``i`` asks for ``samples[i % len(samples)]``.
 
     With ``until`` a request stands for a client, which sends its next request as soon as one has ended. No request is
-    sent after so many seconds.
+    sent after that many seconds.
     """
 
     start: float | None = None  # by the clock of the instances; None: when the dispatcher begins
@@ -171,7 +171,7 @@ class Instances(ABC):
 
     @abstractmethod
     def wait(self, until: float) -> list[Finished]:
-        """Return the batches that have ended. Without any, wait for one until a time (``inf``: without an end)."""
+        """Return the batches that have ended. Without any, wait for one until a time (``inf``: without a limit)."""
 
 
 class LoadLog(Struct, frozen=True, kw_only=True):

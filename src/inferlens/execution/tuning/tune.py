@@ -79,8 +79,8 @@ SERIES, SERIES_ON_GPU = 1.0, 0.5  # seconds of a process of the search; longer o
 WARMUP = 0.2  # seconds of a process of the search
 FINALS = 0.5  # of the time, at most, that the search leaves for the finals
 LEAST_PATIENCE = 30.0  # seconds that every process may take
-PATIENCE = 5  # times the seconds that other processes of the backend needed: the time that is added to that
-FIRST_OF_BACKEND = 0.25  # of the time of a tuning: what is added for the first process of a backend
+PATIENCE = 5  # added to that: this many times the longest time that another process of the backend needed
+FIRST_OF_BACKEND = 0.25  # added to it for the first process of a backend: this share of the time of a tuning
 
 
 class TuningRequest(Struct, frozen=True, kw_only=True):

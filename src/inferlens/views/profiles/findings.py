@@ -78,7 +78,7 @@ def _alternatives(case: ProfiledCase, rows: Sequence[Row]) -> dict[str, float | 
         modes = "cold" in row.call_mode, "rotating" in row.call_mode
         return work == (row.model, row.machine, row.inputs, row.precision, row.device, row.io, *modes)
 
-    others = [row for row in rows if row.backend.partition(":")[0] != wanted.backend and same_work(row)]
+    others = [row for row in rows if row.library != wanted.backend and same_work(row)]
     seconds = {row.name: row.median if row.ranked else None for row in others}
     if len({row.backend for row in others}) >= MIN_RIVALS:
         return seconds

@@ -462,7 +462,7 @@ def _roofline_chart(case: ShownCase[Roofline], roofline: Roofline, theme: Theme)
     axes = {"intensity": (low, high, True), "rate": (floor, top, True)}
     lines = [roof, *([cache_roof] if cache_roof else [])]
     named = place_labels(points[:NAMED_POINTS], "name", axes, (WIDTH, HEIGHT), lines)
-    halo: Part = {"stroke": theme.background, "strokeWidth": 4, "strokeJoin": "round"}  # parts names from points
+    halo: Part = {"stroke": theme.background, "strokeWidth": 4, "strokeJoin": "round"}  # separates names from points
     layers += [
         marks("text", text, named, where=f"datum.side == '{side}'", align=side, dx=dx, fontSize=11, **outline)
         for side, dx in (("left", GAP), ("right", -GAP))
@@ -478,7 +478,7 @@ def _ceiling_labels(
 ) -> list[dict[str, Any]]:
     """Label the device's peaks on the roof, and on the roof for cached data."""
     begin, end = roof[0]["intensity"], roof[1]["intensity"]
-    # Above the slope, where no points are; but below it if the roof of the cache is above.
+    # Above the slope, where there are no points, but below it if the cache has a roof above it.
     middle, side, dx, dy = (0.3, "left", 10, 12) if cache_roof else (0.7, "right", -10, -4)
     at = begin * (end / begin) ** middle
     memory = {"intensity": at, "rate": at * roofline.ceilings.bandwidth, "side": side, "dx": dx, "dy": dy}

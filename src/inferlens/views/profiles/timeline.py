@@ -184,7 +184,7 @@ def _modules(indices: Sequence[int], paths: dict[int, ModulePath], begin: Moment
         stack: list[Slice] = []
         for index in sorted(indices, key=begin[:, run].__getitem__):
             first, last, path = int(begin[index, run]), int(end[index, run]), paths.get(index)
-            keep = 0  # of the stack, from the model down, the modules that the layer is in
+            keep = 0  # number of modules in the stack, from the model down, that contain the layer
             while path is not None and keep < len(stack) and stack[keep].path == path[:keep]:
                 keep += 1
             for piece in stack[keep:]:
