@@ -545,7 +545,7 @@ def look_up_models(job: LookupJob, context: Any) -> list[ModelInfo]:  # noqa: AR
 LATENCY_SHARE = 0.8  # of the time for series, if throughput is measured, too
 STARTING = 1.0  # seconds until a process has imported its libraries, as far as that is in no phase
 PREPARING = 6.0  # to load, export, build and call for the first time
-PREPARATION = ("load", "export", "build", "first inference")
+PREPARATION = ("load", "export", "quantize", "build", "first inference")
 
 
 def seconds_of(cases: Sequence[PlannedCase], plan: Plan) -> list[float]:

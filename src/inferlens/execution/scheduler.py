@@ -27,7 +27,7 @@ from msgspec.structs import replace
 from inferlens.analysis.interference import energy_per_item, mark_samples
 from inferlens.backends import BACKENDS
 from inferlens.execution import child
-from inferlens.execution.cases import Environments, ModelHandle, live_files
+from inferlens.execution.cases import PREPARATION, Environments, ModelHandle, live_files
 from inferlens.execution.child import Outcome
 from inferlens.execution.protocol import (
     Event,
@@ -56,7 +56,6 @@ from inferlens.record.record import (
     Memory,
     Metric,
     ModelFacts,
-    PhaseName,
     Record,
     Warning,
 )
@@ -67,7 +66,6 @@ from inferlens.spec.plan import Plan
 MOST_LOADING = 8  # processes that load side by side before they are measured
 TYPICAL_MEMORY = 1.5e9  # bytes of a process, before the first measurement
 SPARE = 1.25  # the memory of processes together, as a multiple of their memory one at a time
-PREPARATION: tuple[PhaseName, ...] = ("load", "export", "quantize", "build", "first inference")
 LEAST_WINDOWS = 5  # windows of throughput, for which interference is computed
 NO_ENERGY = "another case was measured in turns with it, and took energy of its own"
 Process = tuple[PlannedCase, int]  # a case, and its repeat or round
