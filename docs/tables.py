@@ -83,7 +83,7 @@ def markdown(table: Table) -> str:
 
 def columns(*titles: str, texts: int = 0) -> tuple[Column, ...]:
     """Columns with these titles, the first ``texts`` of them of words."""
-    return tuple(Column("", title, numeric=place >= texts) for place, title in enumerate(titles))
+    return tuple(Column(title, title, numeric=place >= texts) for place, title in enumerate(titles))
 
 
 def against(folder: str, *references: str) -> Table:

@@ -200,7 +200,7 @@ def test_many_models_and_machines_begin_with_an_index(tmp_path):
 
 def test_long_cells_are_whole_and_bars_of_characters_are_pictures():
     libraries = ", ".join(f"library-{number} 1.{number}" for number in range(60))
-    columns = [Column("", "", numeric=False, fold=True), Column("", "", numeric=False)]
+    columns = [Column("a", "", numeric=False, fold=True), Column("b", "", numeric=False)]
     lines = [Line("libraries", (libraries, "█▎")), Line("none", ("", ""))]
     cells = html.fragment([Table("", "machine", columns, lines)])
     assert libraries in cells

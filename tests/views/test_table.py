@@ -13,7 +13,7 @@ from inferlens.views.table import Column, Document, Line, Table
 from tests.refusals import refusal
 from tests.views.samples import case, cpu_records, failure, gpu_records, record
 
-COLUMNS = (Column("calls", "calls"), Column("time.p99", "p99", "ms", wide=True), Column("", "what", numeric=False))
+COLUMNS = (Column("calls", "calls"), Column("time.p99", "p99", "ms", wide=True), Column("what", "what", numeric=False))
 TABLE = Table("a model", "row", COLUMNS, [Line("one", ("1", "2.5", "x")), Line("two", ("3", "4.5", "y"))])
 DOCUMENT = Document(lambda: [TABLE, "A sentence."], lambda: {"schema": "test"}, lambda: [{"name": "one"}])
 
@@ -117,7 +117,7 @@ def test_bars_keep_to_the_width(width):
 
 
 def test_what_others_add_up_to_is_no_bar():
-    columns = (Column("", "time", "ms", bars="drawn"),)
+    columns = (Column("time", "time", "ms", bars="drawn"),)
     lines = [Line("a", ("1.00",)), Line("b", ("2.00",)), Line("whole run", ("300",), sums=True)]
     document = Document(lambda: [Table("", "layer", columns, lines), "A sentence."], data=dict)
     text = render(with_bars(document))

@@ -59,7 +59,7 @@ def _options_document(name: str) -> Document:
 
 
 def _text_table(title: str, first: str, titles: Sequence[str], rows: Mapping[str, Sequence[str]]) -> Table:
-    columns = [Column("", title, numeric=False, fold=True) for title in titles]
+    columns = [Column(title, title, numeric=False, fold=True) for title in titles]
     return Table(title, first, columns, [Line(name, cells) for name, cells in rows.items()], fold=True)
 
 

@@ -138,7 +138,7 @@ def listed_cases(plan: Plan) -> Document:
     cases = [case for _, case in pairs]
     seconds = seconds_of(cases, plan)
     several = len({case.case.model for case in cases}) > 1
-    columns = [Column("", "time", numeric=False), Column("", "cannot run, because", numeric=False, fold=True)]
+    columns = [Column("time", "time", numeric=False), Column("reason", "cannot run, because", numeric=False, fold=True)]
     lines, data = [], []
     for (kind, planned), took in zip(pairs, seconds, strict=True):
         name = " ".join(filter(None, [kind, planned.model.name * several, planned.case.label]))

@@ -172,13 +172,16 @@ def trace_table(traces: Sequence[CaseTrace]) -> Table:
     def size(trace: CaseTrace) -> str:
         return byte_count(sum(file.stat().st_size for file in trace.files) if trace.files else None)
 
+    def files(trace: CaseTrace) -> str:
+        return " ".join(map(str, trace.files)) or trace.status
+
     columns = (
-        Column("step", "step", "ms", milliseconds, 0),
-        Column("untraced", "unprofiled", "ms", milliseconds, 2),
-        Column("cost", "cost", "", ratio, 3),
-        Column("contents", "events", "", lambda parts: f"{sum(part.events for part in parts):,}", 4),
-        Column("", "size", "", size, 5),
-        Column("", "trace", "", lambda trace: " ".join(map(str, trace.files)) or trace.status, 1, False, fold=True),
+        Column("step", "step", "ms", write=milliseconds, keep=0),
+        Column("untraced", "unprofiled", "ms", write=milliseconds, keep=2),
+        Column("cost", "cost", write=ratio, keep=3),
+        Column("contents", "events", write=lambda parts: f"{sum(part.events for part in parts):,}", keep=4),
+        Column("size", "size", write_row=size, keep=5),
+        Column("files", "trace", write_row=files, keep=1, numeric=False, fold=True),
     )
     lines = [Line.from_row(plain(f"{trace.model} {trace.case.label}"), columns, trace) for trace in traces]
     return Table("", "case", columns, lines, notes=trace_notes(traces))

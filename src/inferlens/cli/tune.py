@@ -65,8 +65,8 @@ def listed_candidates(plan: Plan, selection: SearchSelection) -> Document:
     families = [(kind, space, family) for kind, space in spaces.items() for family in space.families]
     refused = [(kind, planned) for kind, space in spaces.items() for planned in space.refused]
     seconds = estimator([family.model.name for _, _, family in families], plan)
-    reason = Column("", "cannot run, because", numeric=False, max_width=50)
-    columns = [Column("", "candidates"), Column("", "each"), reason]
+    reason = Column("reason", "cannot run, because", numeric=False, max_width=50)
+    columns = [Column("candidates", "candidates"), Column("each", "each"), reason]
     several = len({family.case.model for _, _, family in families}) > 1
 
     def name(kind: str, planned: PlannedCase) -> str:

@@ -221,7 +221,7 @@ def comparison_table(compared: RecordComparison, top: int) -> Table:
         Column("base", "base", metric, keep=1),
         Column("candidate", "candidate", metric, keep=1),
         Column("change", "change", f"± at {percent(compared.level)}"),
-        Column("", "verdict", "", verdict_text, numeric=False, fold=True),
+        Column("verdict", "verdict", write_row=verdict_text, numeric=False, fold=True),
     )
 
     def order(line: CaseLine) -> tuple[bool, int, float]:
@@ -437,7 +437,7 @@ def ab_document(result: ABResult | ABSteps, next_step: str = "") -> Document:
         common, names, figures = result.sides
         lines = [Line(f"{side}  {name}", (figure,)) for side, name, figure in zip("AB", names, figures, strict=True)]
         sentences = [result.machine_load.sentence, result.accuracy_sentence, *result.remarks, next_step]
-        columns = (Column("", "", max_width=60),)
+        columns = (Column("figure", "", max_width=60),)
         return [Table(result.sentence, "", columns, lines, about=common, sentences=[*filter(None, sentences)])]
 
     return Document(table, lambda: ab_data(result), lambda: _ab_rows(result), title=result.sentence)
@@ -452,13 +452,13 @@ def _steps_document(ab_steps: ABSteps, next_step: str) -> Document:
     answer, *more = ab_steps.sentences
 
     def table() -> list[Table | str]:
-        words = [Column("", title, numeric=False, fold=True) for title in ("verdict", "what differs")]
+        words = [Column(title, title, numeric=False, fold=True) for title in ("verdict", "what differs")]
         first, *_ = ab_steps.named_steps
         lines = [Line(first.before, (first.ab_result.sides[2][0], "", ""))]
         for step in ab_steps.named_steps:
             result = step.ab_result
             lines.append(Line(step.after, (step.figure, result.verdict, differences_sentence(result.differences))))
-        columns = (Column("", first.ab_result.rule.metric, max_width=60), *words)
+        columns = (Column("figure", first.ab_result.rule.metric, max_width=60), *words)
         sentences = filter(None, [ab_steps.machine_load.sentence, next_step])
         return [Table(answer, "environment", columns, lines, sentences=[*more, *sentences])]
 
@@ -621,7 +621,7 @@ def _difference_blocks(compared: RecordComparison) -> list[Block]:
         return case_count_label(difference, compared.common_cases).strip(" ()")
 
     columns = [Column(side, side, write=plain, numeric=False, fold=True) for side in ("base", "candidate")]
-    columns.append(Column("", "cases", "", cases, numeric=False))
+    columns.append(Column("cases", "cases", write_row=cases, numeric=False))
     lines = [
         Line.from_row(plain(difference.field), columns, difference, style="bold" * difference.unlike)
         for difference in compared.differences

@@ -392,7 +392,10 @@ def _value_columns(crosstab: CrossTable, value: Any) -> list[Column]:
     name, first = crosstab.names[value], value == crosstab.values[0]
 
     def column(unit: str, write: Callable[[CrossCell], str], **how: Any) -> Column:
-        return Column("", name, unit, lambda line: write(line.cells[value]) if value in line.cells else ABSENT, **how)
+        def cell_text(line: CrossLine) -> str:
+            return write(line.cells[value]) if value in line.cells else ABSENT
+
+        return Column(f"{name} {unit}".strip(), name, unit, write_row=cell_text, **how)
 
     if crosstab.axis == "machine":  # each has its own reference
 

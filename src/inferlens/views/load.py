@@ -209,6 +209,22 @@ def _between(pair: tuple[float, float | None] | None) -> str:
     return f"{units.rate(pair[0])} and {units.rate(pair[1]) if pair[1] else 'more'}" if pair else units.ABSENT
 
 
+def _share(part: float) -> str:
+    return units.percent(part) if part else units.ABSENT
+
+
+def _milliseconds(seconds: float) -> str:
+    return units.milliseconds(seconds or None)
+
+
+def _limit(row: LoadRow) -> str:
+    return row.outcome or row.bound
+
+
+def _lost(run: LoadRun) -> str:
+    return str(run.refused + run.expired + run.failed or units.ABSENT)
+
+
 def main_table(
     rows: Sequence[LoadRow], records: Sequence[LoadRecord], top: int | None = None, price: float | None = None
 ) -> Table:
@@ -217,15 +233,15 @@ def main_table(
     if rows[0].first.rates or rows[0].first.clients:
         return rates_table(rows[:top])
     columns = (
-        Column("capacity", "requests/s", "", units.rate),
-        Column("interval", "between", "", _between, 4),
-        Column("first.deployment", "instances x max batch", "", deployment_cell, 1),
-        Column("run.quantiles", "p50", "ms", lambda quantiles: units.milliseconds(quantiles[0]), 6, wide=True),
-        Column("run.at_limit", rows[0].quantile, "ms", units.milliseconds, 2),
-        Column("run.energy.joules", "energy", "mJ each", units.millijoules, 6, wide=True),
-        Column("waste", "waste", "padding", lambda part: units.percent(part) if part else units.ABSENT, 6, wide=True),
-        Column("", "cost", "a million", lambda row: cost(row.capacity, price), 5),
-        Column("", "limited by", "", lambda row: row.outcome or row.bound, 3, numeric=False, fold=True, max_width=40),
+        Column("capacity", "requests/s", write=units.rate),
+        Column("interval", "between", write=_between, keep=4),
+        Column("first.deployment", "instances x max batch", write=deployment_cell, keep=1),
+        Column("run.quantiles.0", "p50", "ms", write=units.milliseconds, keep=6, wide=True),
+        Column("run.at_limit", rows[0].quantile, "ms", write=units.milliseconds, keep=2),
+        Column("run.energy.joules", "energy", "mJ each", write=units.millijoules, keep=6, wide=True),
+        Column("waste", "waste", "padding", write=_share, keep=6, wide=True),
+        Column("cost", "cost", "a million", write_row=lambda row: cost(row.capacity, price), keep=5),
+        Column("limit", "limited by", write_row=_limit, keep=3, numeric=False, fold=True, max_width=40),
     )
     lines = [Line.from_row(row.name, columns, row, style="dim" if row.outcome else "") for row in rows[:top]]
     answer = [*answer_lines(rows, records, price), *loadgen_lines(rows)]
@@ -309,13 +325,13 @@ def load_test_notes(rows: Sequence[LoadRow]) -> list[str]:
 def rates_table(rows: Sequence[LoadRow]) -> Table:
     """Return the table of the requested rates."""
     columns = (
-        Column("", "load", "", load_text),
-        Column("", "served", "requests/s", lambda run: units.rate(run.throughput), 1),
-        Column("", "p50", "ms", lambda run: units.milliseconds(run.quantiles[0]), 2),
-        Column("", "p99", "ms", lambda run: units.milliseconds(run.quantiles[2]), 1),
-        Column("", "lost", "", lambda run: str(run.refused + run.expired + run.failed or units.ABSENT), 2),
-        Column("", "mean batch", "", lambda run: units.significant(run.mean_batch), 3, wide=True),
-        Column("", "busy", "", lambda run: units.percent(run.busy), 3),
+        Column("load", "load", write_row=load_text),
+        Column("throughput", "served", "requests/s", write=units.rate, keep=1),
+        Column("quantiles.0", "p50", "ms", write=units.milliseconds, keep=2),
+        Column("quantiles.2", "p99", "ms", write=units.milliseconds, keep=1),
+        Column("lost", "lost", write_row=_lost, keep=2),
+        Column("mean_batch", "mean batch", write=units.significant, keep=3, wide=True),
+        Column("busy", "busy", write=units.percent, keep=3),
     )
     lines = [Line.from_row(row.name, columns, run) for row in rows for run in row.first.runs]
     failed = [f"{row.name}: {row.outcome}" for row in rows if row.outcome]
@@ -346,9 +362,9 @@ def group_tables(rows: Sequence[LoadRow], title: str = "Requests by size") -> li
     columns = (
         Column("size", "padded to", numeric=False, identifies=True),
         Column("group.requests", "requests", write="{:,}".format, keep=3),
-        Column("group.quantiles", "p50", "ms", lambda quantiles: units.milliseconds(quantiles[0]), 2),
-        Column("group.quantiles", "p99", "ms", lambda quantiles: units.milliseconds(quantiles[1]), 1),
-        Column("group.seconds", "instance time", "ms/request", lambda time: units.milliseconds(time or None), 1),
+        Column("group.quantiles.0", "p50", "ms", write=units.milliseconds, keep=2),
+        Column("group.quantiles.1", "p99", "ms", write=units.milliseconds, keep=1),
+        Column("group.seconds", "instance time", "ms/request", write=_milliseconds, keep=1),
         Column("group.padding", "padding", write=units.percent, keep=2),
     )
     lines, notes = [], []

@@ -21,7 +21,7 @@ UNKNOWN = "unknown"
 MOST_PLACES, MOST_CHOICES, MOST_NOTES, MOST_CASES = 4, 3, 2, 8  # rows and sentences that fit on a screen
 _PLACES = (("modules", 22), ("operators", 26), ("why", 22))
 CHOICES = tuple(
-    Column("", title, keep=keep, numeric=bool(title), wide=title == "operators per engine")
+    Column(title, title, keep=keep, numeric=bool(title), wide=title == "operators per engine")
     for keep, title in enumerate(("engines", "operators per engine", "in TensorRT", "segments", ""))
 )
 BREAKS = "graph breaks (Python)"
@@ -79,7 +79,7 @@ def partition_blocks(results: Sequence[PartitionResult], wide: bool) -> Iterator
     if len(results) > 1 or wide:
         yield _counts_table(labels, results, None if wide else MOST_CASES)
     if wide:
-        columns = tuple(Column("", label, keep=place, max_width=40) for place, label in enumerate(partitions))
+        columns = tuple(Column(label, label, keep=place, max_width=40) for place, label in enumerate(partitions))
         lines = operators(list(partitions.values()))
         yield Table("Operators in TensorRT / in PyTorch", "operator", columns, lines, fold=True)
     for label, part in partitions.items() if len(results) == 1 or wide else ():
@@ -145,11 +145,13 @@ def _counts_table(labels: Sequence[str], results: Sequence[PartitionResult], top
         counts = [COUNTS[name](result.partition) for name in names] if result.partition else []
         cells = [UNKNOWN if value is None else str(value) for value in counts] or ["failed", *[""] * (len(names) - 1)]
         lines.append(Line(label, cells))
-    return Table("", "", tuple(Column("", name, keep=place) for place, name in enumerate(names)), lines)
+    return Table("", "", tuple(Column(name, name, keep=place) for place, name in enumerate(names)), lines)
 
 
 def _places(part: Partition, title: str, wide: bool) -> Iterator[Table]:
-    columns = [Column("", name, numeric=False, fold=wide, max_width=100 if wide else width) for name, width in _PLACES]
+    columns = [
+        Column(name, name, numeric=False, fold=wide, max_width=100 if wide else width) for name, width in _PLACES
+    ]
     rows = list(places(part))
     if rows:
         lines = [Line(where, cells) for where, *cells in (rows if wide else rows[:MOST_PLACES])]

@@ -86,40 +86,93 @@ _LEVEL_PHRASES = {"changes": "changing the answer", "weakens": "weakening it", "
 _NAMES_WIDTH = 36  # columns
 NOTE_FIELDS = ("code", "level", "message", "hint")
 _WORST = ("wrong-outputs", "state-lost", "did-not-run")
-_NOTE_COLUMNS = [Column("", "", numeric=False, fold=True)]
+_NOTE_COLUMNS = [Column("note", "", numeric=False, fold=True)]
+
+
+def _half_width(row: Row) -> str:
+    return half_width(row.median, row.median_low, row.median_high)
+
+
+def _enqueue(row: Row) -> str:
+    return milliseconds(row.enqueue if row.io == "host" else None)
+
+
+def _speedup_interval(row: Row) -> str:
+    return ratio_range(row.speedup_low, row.speedup_high)
+
+
+def _error(row: Row) -> str:
+    return error_size(row.error) if row.ok else ABSENT
+
+
+def _build(row: Row) -> str:
+    return bare_seconds(row.build) + " cached" * row.cached
+
+
+def _in_flight(row: Row) -> str:
+    """Return calls in flight where there was a choice."""
+    return ABSENT if row.in_flight is None or (row.in_flight == 1 and row.device == "cpu") else str(row.in_flight)
+
+
+def _energy(row: Row) -> str:
+    """Return the energy with its half-width, which includes the sensor's uncertainty."""
+    return with_half_width(millijoules(row.energy), row.energy, row.energy_low, row.energy_high)
+
+
+def _speedup(row: Row) -> str:
+    if row.is_reference:
+        return "reference"
+    return ratio(row.speedup) + (ratio_spread(row.speedup, row.speedup_low, row.speedup_high) if row.sure else "")
+
+
+def remark(row: Row, *, builds: bool = True) -> str:
+    """Return why a row did not run, what makes it doubtful, or its build time."""
+    if not row.ok:
+        why = next(note.message for note in row.notes if note.code in OUTCOME_LEVELS)
+        return plain(f"{why} Try: {row.hint}" if row.hint else why)
+    words = [note.message for note in row.notes if note.code == "plain-way"]
+    words += [word for word in doubts(row) if word != row.outputs]
+    if row.agrees is False:
+        words = [plain(row.agreement_reason)]
+    if row.rounds and row.processes == 1:
+        words.append(MEASURED_ONCE)
+    if builds and not words and row.build is not None and row.build >= SLOW_BUILD and not row.cached:
+        words.append(f"{duration(row.build)} to build")
+    return next(iter(words), "")
+
 
 COLUMNS = (
     Column("precision", "precision", keep=0, numeric=False, bars="beside"),
-    Column("batch", "batch", "", text, 0, bars="beside"),
-    Column("median", "latency", "ms", latency_cell, 0, chart="median latency (ms)", bars="drawn"),
-    Column("", "±", "95 %", lambda row: half_width(row.median, row.median_low, row.median_high), 7, wide=True),
-    Column("mean", "mean", "ms", latency_cell, 10, wide=True),
-    Column("p95", "p95", "ms", latency_cell, 5),
-    Column("p99", "p99", "ms", latency_cell, 11, wide=True),
-    Column("gpu_time", "GPU time", "ms", milliseconds, 9, wide=True),
-    Column("", "enqueue", "ms", lambda row: milliseconds(row.enqueue if row.io == "host" else None), 9, wide=True),
-    Column("h2d", "H2D", "ms", milliseconds, 8, wide=True),
-    Column("compute", "compute", "ms", milliseconds, 8, wide=True),
-    Column("d2h", "D2H", "ms", milliseconds, 8, wide=True),
-    Column("iterations_per_second", "calls", "per s", rate, 8, wide=True),
-    Column("items_per_second", "items/s", "", rate, 4, chart="throughput (items per second)", bars="drawn"),
-    Column("", "in flight", "", lambda row: _in_flight(row), 9, wide=True),
-    Column("", "energy", "mJ per item", lambda row: _energy(row), 9, wide=True),
-    Column("bound", "bound by", "", text, 12, numeric=False, wide=True),
-    Column("", "speed-up", "", lambda row: _speedup(row), 1, numeric=False, bars="beside"),
-    Column("", "interval", "95 %", lambda row: ratio_range(row.speedup_low, row.speedup_high), 14, wide=True),
-    Column("", "accuracy", "", accuracy_score, 1, wide=True),
-    Column("", "drop", "", lambda row: drop(row.drop, row.drop_low, row.drop_high), 1, wide=True),
-    Column("", "top-5", "", lambda row: percent(row.top5) if row.top5 is not None else ABSENT, 12, wide=True),
-    Column("", "outputs", "", lambda row: row.outputs if row.ok else row.status, 2, numeric=False),
-    Column("", "error", "rel. L2", lambda row: error_size(row.error) if row.ok else ABSENT, 10, wide=True),
-    Column("", "build", "s", lambda row: bare_seconds(row.build) + (" cached" if row.cached else ""), 12, wide=True),
-    Column("first_inference", "first call", "ms", milliseconds, 12, wide=True),
-    Column("host_peak", "memory", "host MiB", mebibytes, 13, wide=True),
-    Column("device_peak", "memory", "GPU MiB", mebibytes, 13, wide=True),
-    Column("processes", "processes", "", text, 15, wide=True),
-    Column("samples", "samples", "", text, 15, wide=True),
-    Column("", "", "", lambda row: remark(row), 3, numeric=False, fold=True),
+    Column("batch", "batch", write=text, keep=0, bars="beside"),
+    Column("median", "latency", "ms", write=latency_cell, keep=0, chart="median latency (ms)", bars="drawn"),
+    Column("half_width", "±", "95 %", write_row=_half_width, keep=7, wide=True),
+    Column("mean", "mean", "ms", write=latency_cell, keep=10, wide=True),
+    Column("p95", "p95", "ms", write=latency_cell, keep=5),
+    Column("p99", "p99", "ms", write=latency_cell, keep=11, wide=True),
+    Column("gpu_time", "GPU time", "ms", write=milliseconds, keep=9, wide=True),
+    Column("enqueue", "enqueue", "ms", write_row=_enqueue, keep=9, wide=True),
+    Column("h2d", "H2D", "ms", write=milliseconds, keep=8, wide=True),
+    Column("compute", "compute", "ms", write=milliseconds, keep=8, wide=True),
+    Column("d2h", "D2H", "ms", write=milliseconds, keep=8, wide=True),
+    Column("iterations_per_second", "calls", "per s", write=rate, keep=8, wide=True),
+    Column("items_per_second", "items/s", write=rate, keep=4, chart="throughput (items per second)", bars="drawn"),
+    Column("in_flight", "in flight", write_row=_in_flight, keep=9, wide=True),
+    Column("energy", "energy", "mJ per item", write_row=_energy, keep=9, wide=True),
+    Column("bound", "bound by", write=text, keep=12, numeric=False, wide=True),
+    Column("speedup", "speed-up", write_row=_speedup, keep=1, numeric=False, bars="beside"),
+    Column("interval", "interval", "95 %", write_row=_speedup_interval, keep=14, wide=True),
+    Column("accuracy", "accuracy", write_row=accuracy_score, keep=1, wide=True),
+    Column("drop", "drop", write_row=lambda row: drop(row.drop, row.drop_low, row.drop_high), keep=1, wide=True),
+    Column("top5", "top-5", write=lambda value: ABSENT if value is None else percent(value), keep=12, wide=True),
+    Column("outputs", "outputs", write_row=lambda row: row.outputs if row.ok else row.status, keep=2, numeric=False),
+    Column("error", "error", "rel. L2", write_row=_error, keep=10, wide=True),
+    Column("build", "build", "s", write_row=_build, keep=12, wide=True),
+    Column("first_inference", "first call", "ms", write=milliseconds, keep=12, wide=True),
+    Column("host_peak", "memory", "host MiB", write=mebibytes, keep=13, wide=True),
+    Column("device_peak", "memory", "GPU MiB", write=mebibytes, keep=13, wide=True),
+    Column("processes", "processes", write=text, keep=15, wide=True),
+    Column("samples", "samples", write=text, keep=15, wide=True),
+    Column("remark", "", write_row=remark, keep=3, numeric=False, fold=True),
 )  # fmt: skip
 
 
@@ -339,11 +392,11 @@ def _adapt_column(column: Column, table: Sequence[Row]) -> Column:
     if column.key in ("precision", "batch"):
         return replace(column, wide=len({getattr(row, column.key) for row in table}) == 1, identifies=True)
     metrics = {row.metric for row in table if row.metric}
-    if column.title == "accuracy":
+    if column.key == "accuracy":
         return replace(column, title=min(metrics) if len(metrics) == 1 else "accuracy", wide=not metrics)
-    if column.title == "drop":
+    if column.key == "drop":
         return replace(column, wide=all(row.drop is None or row.metric == AGREEMENT for row in table))
-    if column.title == "speed-up":
+    if column.key == "speedup":
         references = {row.backend for row in table if row.is_reference and not row.options}
         title = f"vs {min(references)}" if len(references) == 1 else "speed-up"
         return replace(column, title=title, wide=all(row.is_reference for row in table))
@@ -406,38 +459,6 @@ def row_fields(shown: Sequence[Row]) -> list[str]:
 def row_values(row: Row) -> dict[str, Any]:
     """Return the values of a row by the names of its fields; notes become texts."""
     return {**fields_by_key(row), **row.sizes, "notes": list(map(str, row.notes))}
-
-
-def _in_flight(row: Row) -> str:
-    """Return calls in flight where there was a choice."""
-    return ABSENT if row.in_flight is None or (row.in_flight == 1 and row.device == "cpu") else str(row.in_flight)
-
-
-def _energy(row: Row) -> str:
-    """Return the energy with its half-width, which includes the sensor's uncertainty."""
-    return with_half_width(millijoules(row.energy), row.energy, row.energy_low, row.energy_high)
-
-
-def _speedup(row: Row) -> str:
-    if row.is_reference:
-        return "reference"
-    return ratio(row.speedup) + (ratio_spread(row.speedup, row.speedup_low, row.speedup_high) if row.sure else "")
-
-
-def remark(row: Row, *, builds: bool = True) -> str:
-    """Return why a row did not run, what makes it doubtful, or its build time."""
-    if not row.ok:
-        why = next(note.message for note in row.notes if note.code in OUTCOME_LEVELS)
-        return plain(f"{why} Try: {row.hint}" if row.hint else why)
-    words = [note.message for note in row.notes if note.code == "plain-way"]
-    words += [word for word in doubts(row) if word != row.outputs]
-    if row.agrees is False:
-        words = [plain(row.agreement_reason)]
-    if row.rounds and row.processes == 1:
-        words.append(MEASURED_ONCE)
-    if builds and not words and row.build is not None and row.build >= SLOW_BUILD and not row.cached:
-        words.append(f"{duration(row.build)} to build")
-    return next(iter(words), "")
 
 
 def growth(comparisons: Sequence[Sequence[Row]]) -> list[str]:

@@ -56,7 +56,19 @@ from inferlens.views.profiles.quantization import quantization_document
 from inferlens.views.profiles.roofline import case_picture, case_rooflines
 from inferlens.views.records import COLUMNS, headline, notes_document, records_table, row_fields, row_values
 from inferlens.views.rows import Row, RowKey, group_rows, row_names, rows, runs_by_row
-from inferlens.views.table import Block, Column, Download, Line, Picture, Report, Section, Table, csv_text, plain
+from inferlens.views.table import (
+    Block,
+    Column,
+    Download,
+    Line,
+    Picture,
+    Report,
+    Section,
+    Table,
+    csv_text,
+    pick_columns,
+    plain,
+)
 from inferlens.views.trace import TraceTable, TraceView
 from inferlens.views.trace_documents import (
     MAX_REPORT_TRACES,
@@ -83,10 +95,10 @@ GRAPH_DEADLINE = 20.0  # seconds for the layout of a graph
 MAX_PACKED = 2_000_000  # bytes of records in a page
 LARGE = "The graph of its layers is too large for this page; 'inferlens graph' draws it into a file of its own."
 SEGMENT_COLOURS = {"TensorRT": PALETTE[0], "PyTorch": PALETTE[1]}
-_COST_COLUMNS = {
-    "precision", "batch", "median", "items_per_second", "energy", "speed-up", "accuracy", "drop", "error", "build",
+_COST_COLUMNS = (
+    "precision", "batch", "median", "items_per_second", "energy", "speedup", "accuracy", "drop", "error", "build",
     "host_peak", "device_peak",
-}  # fmt: skip
+)  # fmt: skip
 _CAPTIONS = {
     "bars": "Bars start at zero, whiskers reach from the 5th to the 95th percentile; the fastest stands on top.",
     "lines": "Both axes are logarithmic: ways whose lines are parallel differ by the same factor at every batch size.",
@@ -254,14 +266,13 @@ def _fastest_table(tables: Sequence[Sequence[Row]]) -> Table:
 
     winners = [row for table in tables for row in table if row.place == 1]
     # Columns keep their general titles, because models differ.
-    by_title = {column.title: replace(column, wide=False, bars="") for column in COLUMNS}
+    pick = partial(pick_columns, COLUMNS, wide=False, bars="")
     columns = [
-        by_title["batch"],
+        *pick("batch"),
         Column("way", "fastest", numeric=False, fold=True),
-        # A phone shows the columns up to the latency.
-        *(by_title[title] for title in ("latency", "precision", "items/s", "speed-up")),
-        Column("", "how sure", numeric=False, write=certainty),
-        by_title["outputs"],
+        *pick("median", "precision", "items_per_second", "speedup"),  # a phone shows the columns up to the latency
+        Column("standing", "how sure", numeric=False, write_row=certainty),
+        *pick("outputs"),
         Column("device_name", "machine", numeric=False),
     ]
     lines = [Line.from_row(plain(row.model.removeprefix("torchvision:")), columns, row) for row in winners]
@@ -273,7 +284,7 @@ def _costs_table(table: Sequence[Row]) -> Table:
     names = row_names(table)
     leaders = {row.id for rows in group_rows(table, "comparison") for row in [row for row in rows if row.ranked][:2]}
     shown = [row for row in table if row.id in leaders or row.fastest or row.is_reference]
-    columns = [replace(column, wide=False, bars="") for column in COLUMNS if {column.key, column.title} & _COST_COLUMNS]
+    columns = pick_columns(COLUMNS, *_COST_COLUMNS, wide=False, bars="")
     lines = [Line.from_row(names[row.id], columns, row, style="bold" * row.fastest) for row in shown]
     return Table("", "way", columns, lines)
 
@@ -281,7 +292,7 @@ def _costs_table(table: Sequence[Row]) -> Table:
 def comparison_section(inputs: ReportInputs) -> Iterator[Block]:
     """Yield all ways with all measurements, and charts."""
     runs = runs_by_row(inputs.records)
-    columns = [replace(column, wide=False) if column.title == "±" else column for column in COLUMNS]
+    columns = [replace(column, wide=False) if column.key == "half_width" else column for column in COLUMNS]
     for number, table in enumerate(inputs.tables, 1):
         load = mean_load(row.machine_load for row in table)
         yield replace(records_table(table, None, columns=columns), answer=(), notes=[*filter(None, [load.sentence])])
@@ -505,7 +516,7 @@ def environments(records: Sequence[Record]) -> Iterator[Table]:
             "measured": days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}",
         }
         lines = [Line(name, [plain(value)]) for name, value in facts.items() if value]
-        yield Table(plain(machine), "machine", [Column("", "", numeric=False, fold=True)], lines)
+        yield Table(plain(machine), "machine", [Column("value", "", numeric=False, fold=True)], lines)
 
 
 def pack_records(records: Sequence[Record], name: str = "records", limit: int = MAX_PACKED) -> Block:

@@ -430,7 +430,9 @@ def _fields_document(result: Struct) -> Document:
     """Return the fields of a result that differ from their defaults."""
     texts = {name: value if isinstance(value, str) else short(value) for name, value in result.__rich_repr__()}
     lines = [Line(name, (plain(text),)) for name, text in texts.items()]
-    return Document(lambda: [Table(type(result).__name__, "", [Column("", "", numeric=False, fold=True)], lines)], dict)
+    return Document(
+        lambda: [Table(type(result).__name__, "", [Column("value", "", numeric=False, fold=True)], lines)], dict
+    )
 
 
 DOCUMENTS: dict[type, Callable[[Any], Document]] = {

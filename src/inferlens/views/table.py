@@ -4,16 +4,17 @@ A command makes a :class:`Document`, and :func:`inferlens.views.renderers.render
 
     COLUMNS = (
         Column("calls", "calls", write=count, keep=2),                      # key in the row, title
-        Column("time.median", "p50", "ms", milliseconds),
-        Column("", "layers", write=layers_of_row, numeric=False),           # no key: written from the whole row
+        Column("time.median", "p50", "ms", write=milliseconds),
+        Column("layers", "layers", write_row=layers_of_row, numeric=False),  # written from the whole row
     )
     lines = [Line.from_row(row.name, COLUMNS, row, indent="  " * row.depth) for row in rows]
     table = Table("resnet18", "layer", COLUMNS, lines_and_sums(lines, [Line("whole run", ("", "12.3", ""))]))
     document = Document(lambda: [table, "A sentence."], data=lambda: {"schema": "inferlens.layers/1", "rows": rows})
     render(document, format, width=console.width, color=color)
 
-A column turns a value into text, numbers through ``units`` alone. Columns with only ``–`` or empty cells are left out.
-A narrow screen drops the columns with the highest ``keep``, and cuts the middle of long cells unless they ``fold``.
+A column says how people see a value, and code selects it by its key; JSON and CSV have the values of the row itself.
+Numbers become text through ``units`` alone. Columns with only ``–`` or empty cells are left out. A narrow screen drops
+the columns with the highest ``keep``, and cuts the middle of long cells unless they ``fold``.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import io
 import itertools
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from msgspec import structs
@@ -81,8 +82,9 @@ class Column:
     """One column after the names.
 
     Attributes:
-        key: attribute or item of a row, with dots between steps; empty: the whole row.
+        key: name of the column, and of the attribute or item of a row that it shows, such as ``run.quantiles.0``.
         write: makes text of the value; it must take ``None`` if a row may lack it.
+        write_row: makes text of the whole row instead.
         keep: order in which a narrow screen keeps columns, lowest first.
         numeric: whether cells are flush right.
         max_width: characters of a cell on a terminal.
@@ -96,7 +98,9 @@ class Column:
     key: str
     title: str
     unit: str = ""
+    _: KW_ONLY
     write: Callable[[Any], str] = text
+    write_row: Callable[[Any], str] | None = None
     keep: int = 0
     numeric: bool = True
     max_width: int = 28
@@ -112,9 +116,12 @@ class Column:
 
     def text(self, row: Any) -> str:
         """Return the cell of a row."""
-        for name in self.key.split(".") if self.key else ():
+        if self.write_row:
+            return self.write_row(row)
+        for name in self.key.split("."):
             if row is not None:
-                row = row[name] if isinstance(row, Mapping) else getattr(row, name)
+                is_item = isinstance(row, Mapping) or name.isdecimal()
+                row = row[int(name) if name.isdecimal() else name] if is_item else getattr(row, name)
         return self.write(row)
 
 
@@ -237,6 +244,12 @@ def column_names(blocks: Sequence[Table | str]) -> str:
     """Return the names of all columns in one sentence."""
     columns = [column for block in blocks if isinstance(block, Table) for column in block.columns]
     return f"Columns: {', '.join(dict.fromkeys(filter(None, (column.heading for column in columns))))}."
+
+
+def pick_columns(columns: Iterable[Column], *keys: str, **changes: Any) -> list[Column]:
+    """Return the columns of these keys in this order, with changed attributes."""
+    by_key = {column.key: column for column in columns}
+    return [replace(by_key[key], **changes) for key in keys]
 
 
 def select_columns(blocks: Sequence[Table | str], columns: str | None) -> list[Table | str]:

@@ -168,7 +168,7 @@ CURVE_COLUMNS = (_bytes("allocated", "allocated"),)
 SPARKLINE_COLUMNS = (_share("mean", "mean"), _words("strip", "over time", max_width=STRIP, write=str))
 PEAK_COLUMNS = (
     _bytes("peak", "peak"),
-    Column("time", "at", "", duration),
+    Column("time", "at", write=duration),
     _words("strip", "over time", max_width=STRIP, write=str),
 )
 RANK_COLUMNS = _columns_of("rank, step_time, utilization, computing, communicating, overlapped, waiting")
@@ -517,25 +517,25 @@ def _signed(value: float | None) -> str:
 
 
 _TIME_COLUMNS = (
-    Column("before", "base", "ms", milliseconds, 1),
-    Column("after", "candidate", "ms", milliseconds, 2),
-    Column("change", "change", "ms", _signed, 0),
+    Column("before", "base", "ms", write=milliseconds, keep=1),
+    Column("after", "candidate", "ms", write=milliseconds, keep=2),
+    Column("change", "change", "ms", write=_signed, keep=0),
 )
 _COMPARED_COLUMNS = (
     *_TIME_COLUMNS,
-    Column("accumulated", "so far", "ms", _signed, 3, wide=True),
-    Column("calls_before", "calls, base", "", call_count, 5, wide=True),
-    Column("calls_after", "calls, candidate", "", call_count, 6, wide=True),
-    Column("state", "", "", text, 4, numeric=False),
+    Column("accumulated", "so far", "ms", write=_signed, keep=3, wide=True),
+    Column("calls_before", "calls, base", write=call_count, keep=5, wide=True),
+    Column("calls_after", "calls, candidate", write=call_count, keep=6, wide=True),
+    Column("state", "", write=text, keep=4, numeric=False),
 )
 _EVENT_COLUMNS = (
-    Column("begin_before", "from, base", "ms", milliseconds, 4, wide=True),
-    Column("before", "base", "µs", microseconds, 1),
-    Column("begin_after", "from, candidate", "ms", milliseconds, 5, wide=True),
-    Column("after", "candidate", "µs", microseconds, 0),
-    Column("state", "", "", text, 2, numeric=False),
+    Column("begin_before", "from, base", "ms", write=milliseconds, keep=4, wide=True),
+    Column("before", "base", "µs", write=microseconds, keep=1),
+    Column("begin_after", "from, candidate", "ms", write=milliseconds, keep=5, wide=True),
+    Column("after", "candidate", "µs", write=microseconds, keep=0),
+    Column("state", "", write=text, keep=2, numeric=False),
 )
-_SHAPES_COLUMN = Column("shapes", "shapes", "", shapes_text, 4, numeric=False, max_width=36)
+_SHAPES_COLUMN = Column("shapes", "shapes", write=shapes_text, keep=4, numeric=False, max_width=36)
 
 
 def compare_view(before: Analysis, after: Analysis, view: str, selection: Selection) -> TraceView:

@@ -281,7 +281,7 @@ def _answers_view(traces: Sequence[ShownTrace], view: str, place: int) -> TraceV
     sentences = (_TIMES.sub("", next(iter(shown.views[place].answer), "")) for shown in traces)
     lines = [Line(shown.name, [sentence]) for shown, sentence in zip(traces[:_MAX_TRACES], sentences, strict=False)]
     left = [f"{plural(len(traces) - _MAX_TRACES, 'more trace')}: --wide"] if len(traces) > _MAX_TRACES else []
-    table = Table("", "trace", [Column("", "", numeric=False, max_width=_WIDEST)], lines, notes=left)
+    table = Table("", "trace", [Column("answer", "", numeric=False, max_width=_WIDEST)], lines, notes=left)
     return TraceView(f"{view} of {len(traces)} traces", (), [table], ("One of them?", f"--view {view}"))
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import structs
 
 from inferlens.analysis.interference import mean_load
-from inferlens.analysis.measures import BOTTLENECKS, device_peak, host_peak, measure_value
+from inferlens.analysis.measures import BOTTLENECKS, AccuracyScore, device_peak, host_peak, measure_value
 from inferlens.analysis.samples import CaseRuns
 from inferlens.analysis.tuning import (
     Advice,
@@ -69,7 +69,7 @@ from inferlens.views.picture import (
 )
 from inferlens.views.records import COLUMNS, headline, records_document, records_table, remark, row_fields, row_values
 from inferlens.views.rows import Row, group_rows, rows
-from inferlens.views.table import Column, Document, Line, Screen, Table, cut_middle, plain
+from inferlens.views.table import Column, Document, Line, Screen, Table, cut_middle, pick_columns, plain
 
 if TYPE_CHECKING:
     from inferlens.execution.tuning.tune import StudiedValue, Study
@@ -88,14 +88,14 @@ _OBJECTIVE_COLUMNS = {
     "accuracy-drop": ("drop",), "memory": ("host_peak", "device_peak"),
 }  # fmt: skip
 _CANDIDATE_COLUMNS = (
-    Column("", "vs the winner", "", lambda facts: ratio(facts.candidate.speedup), 0),
-    Column("", "interval", "95 %", lambda facts: _speedup_interval(facts.candidate), 5),
-    Column("accuracy", "accuracy", "", lambda rating: score(rating.value, share=rating.share) if rating else ABSENT, 2),
-    Column("accuracy", "drop", "", lambda rating: drop(rating.drop) if rating else ABSENT, 2),
-    Column("error", "error", "rel. L2", error_size, 2),
-    Column("memory", "memory", "MiB", mebibytes, 4),
-    Column("build", "build", "s", bare_seconds, 3),
-    Column("outcome", "what came of it", "", plain, 1, numeric=False, fold=True),
+    Column("candidate.speedup", "vs the winner", write=ratio, keep=0),
+    Column("candidate", "interval", "95 %", write=lambda candidate: _speedup_interval(candidate), keep=5),
+    Column("accuracy", "accuracy", write=lambda rating: _score(rating), keep=2),
+    Column("accuracy.drop", "drop", write=drop, keep=2),
+    Column("error", "error", "rel. L2", write=error_size, keep=2),
+    Column("memory", "memory", "MiB", write=mebibytes, keep=4),
+    Column("build", "build", "s", write=bare_seconds, keep=3),
+    Column("outcome", "what came of it", write=plain, keep=1, numeric=False, fold=True),
 )
 
 
@@ -188,7 +188,7 @@ def _finals_table(
     finals = group_rows(shown, "table")[0]
     table = records_table(finals, None, top, _tuning_columns(tuned))
     if lines := _search_lines(tuned, facts, finals, table.columns, (top or 0) - len(finals)):
-        columns = [replace(column, wide=column.wide and not column.title.startswith("vs ")) for column in table.columns]
+        columns = [replace(column, wide=column.wide and column.key != "speedup") for column in table.columns]
         table = replace(table, columns=columns, lines=[*table.lines, *lines])
     first, *decide = tuning_answer(tuned, finals)
     answer = [first, search_sentence(tuned, facts), *decide, *_bench_sentences(tuned, facts, finals)]
@@ -220,16 +220,13 @@ def _tuning_columns(tuned: TuningReport) -> list[Column]:
     """Return the columns of records with the objective, the limits and the build time."""
     names = [tuned.objective.name, *(limit.name for limit in tuned.constraints)]
     wanted = {"build", *(column for name in names for column in _OBJECTIVE_COLUMNS.get(name, ()))}
-    columns = [
-        replace(column, wide=False, keep=3) if {column.key, column.title} & wanted else column
-        for column in COLUMNS[:-1]
-    ]
+    columns = [replace(column, wide=False, keep=3) if column.key in wanted else column for column in COLUMNS[:-1]]
     barred = {record.case.label for record in tuned.final_records if record.case.digest in tuned.aim.excluded}
 
     def remark_text(row: Row) -> str:
         return remark(row, builds=False) or "breaks a limit" * (row.label in barred or bool(tuned.broken_constraints))
 
-    return [*columns, replace(COLUMNS[-1], write=remark_text, keep=2)]
+    return [*columns, replace(COLUMNS[-1], write_row=remark_text, keep=2)]
 
 
 def tuning_answer(tuned: TuningReport, finals: Sequence[Row], *, full_names: bool = False) -> list[str]:
@@ -315,6 +312,10 @@ def _advice_text(advice: Advice) -> str:
     parts = advice.settings.split(", ")
     settings = ", ".join(plain(_setting_text(part) if "=" in part else part) for part in parts)
     return f"{settings}, since {BOTTLENECKS[advice.against].format(plain(advice.way))} ({ratio(advice.speedup)})"
+
+
+def _score(rating: AccuracyScore | None) -> str:
+    return score(rating.value, share=rating.is_share) if rating else ABSENT
 
 
 def _speedup_interval(candidate: Candidate) -> str:
@@ -490,7 +491,9 @@ def _candidate_points(
 
 STUDY_SCHEMA = "inferlens.study/1"
 STUDY_WIDTH, STUDY_HEIGHT = 640, 280  # pixels of the picture
-STUDY_COLUMNS = ("latency", "items/s", "speed-up", "build", "memory", "outputs", "")  # titles of the columns of records
+STUDY_COLUMNS = (  # of the columns of records
+    "median", "items_per_second", "speedup", "outputs", "build", "host_peak", "device_peak", "remark",
+)  # fmt: skip
 
 
 def study_document(study: Study, where: str) -> Document:
@@ -556,9 +559,10 @@ def _study_rows(study: Study) -> list[Row]:
 
 def _study_table(study: Study, shown: Sequence[Row], where: str) -> Table:
     request = study.request
-    columns = [replace(column, wide=False) for column in COLUMNS if column.title in STUDY_COLUMNS]
-    place = next(place for place, column in enumerate(columns) if column.title == "speed-up")
-    columns[place] = replace(columns[place], title="vs default", write=_speedup_text)
+    columns = [
+        replace(column, title="vs default", write_row=_speedup_text) if column.key == "speedup" else column
+        for column in pick_columns(COLUMNS, *STUDY_COLUMNS, wide=False)
+    ]
     best, load = _fastest_value(study), mean_load(row.machine_load for row in shown)
     lines = []
     for value, row in zip(study.values, shown, strict=True):

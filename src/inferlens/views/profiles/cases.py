@@ -289,8 +289,8 @@ def largest_parts(noun: str, parts: Sequence[LargestPart], notes: Sequence[str],
     cases = [part.case for part in parts]
     head, names = distinguish(cases)
     unit = unit_of(cases)
-    largest = Column("", f"{noun} with it", numeric=False, max_width=40)
-    columns = (Column("", "call", unit), Column("", "largest", "share"), largest)
+    largest = Column("name", f"{noun} with it", numeric=False, max_width=40)
+    columns = (Column("call", "call", unit), Column("share", "largest", "share"), largest)
     lines = [
         Line(cut_name(bare(name)), (TIME_WRITERS[unit](part.call), share(part.share), part.name))
         for name, part in list(zip(names, parts, strict=True))[:MOST_CASES]

@@ -24,7 +24,7 @@ from inferlens.views.table import Column, Document, Line, Table, plain
 SCHEMA = "inferlens.findings/1"
 MOST = 4  # findings on a screen
 MIN_RIVALS = 2  # other backends: then another one is no new idea
-COLUMNS = (Column("", "could win", "of call", keep=1), Column("", "finding", numeric=False, fold=True))
+COLUMNS = (Column("gain", "could win", "of call", keep=1), Column("finding", "finding", numeric=False, fold=True))
 FIELDS = ("rule", "about", "subject", "sentence", "seconds", "whole", "share", "advice")
 
 

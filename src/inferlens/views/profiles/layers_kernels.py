@@ -74,21 +74,31 @@ def _size_text(sizes: Sequence[int]) -> str:
     return "x".join(map(str, sizes)) or ABSENT
 
 
+def _layer_name(row: LayerRow) -> str:
+    """Return the backend's name where it differs from the module."""
+    return text("" if row.modules in ((row.name,), ()) else row.name)
+
+
+def _layers(row: KernelRow) -> str:
+    """Return the layers unless they are the modules, which have a column."""
+    return "" if row.layers == row.modules else list_few(row.layers, 1)
+
+
 NUMBERS = {
     "layer": (
-        Column("times.typical", "time", "ms", milliseconds, keep=0, bars="drawn"),
-        Column("times.p95", "p95", "ms", milliseconds, keep=5),
+        Column("times.typical", "time", "ms", write=milliseconds, keep=0, bars="drawn"),
+        Column("times.p95", "p95", "ms", write=milliseconds, keep=5),
         Column("times.share", "share", write=share, keep=1, bars="beside"),
-        Column("times.median", "median", "ms", milliseconds, keep=6, wide=True),
-        Column("times", "±", "95 %", _half_interval, keep=7, wide=True),
+        Column("times.median", "median", "ms", write=milliseconds, keep=6, wide=True),
+        Column("times", "±", "95 %", write=_half_interval, keep=7, wide=True),
     ),
     "kernel": (
-        Column("times.typical", "time", "µs", three_digits, keep=0, bars="drawn"),
-        Column("of_busy", "share", "of GPU", share, keep=1, bars="beside"),
-        Column("times.median", "median", "µs", three_digits, keep=10, wide=True),
-        Column("times", "±", "95 %", _half_interval, keep=11, wide=True),
-        Column("times.p95", "p95", "µs", three_digits, keep=12, wide=True),
-        Column("times.share", "share", "of run", share, keep=9, wide=True),
+        Column("times.typical", "time", "µs", write=three_digits, keep=0, bars="drawn"),
+        Column("of_busy", "share", "of GPU", write=share, keep=1, bars="beside"),
+        Column("times.median", "median", "µs", write=three_digits, keep=10, wide=True),
+        Column("times", "±", "95 %", write=_half_interval, keep=11, wide=True),
+        Column("times.p95", "p95", "µs", write=three_digits, keep=12, wide=True),
+        Column("times.share", "share", "of run", write=share, keep=9, wide=True),
     ),
 }
 COLUMNS = {
@@ -96,10 +106,7 @@ COLUMNS = {
         *NUMBERS["layer"],
         Column("kind", "kind", keep=2, numeric=False, max_width=16),
         Column("precision", "precision", keep=2, numeric=False),
-        # The name of the backend where it differs from the module.
-        Column(
-            "", "layer", "", lambda row: text("" if row.modules in ((row.name,), ()) else row.name), 9, False, wide=True
-        ),
+        Column("name", "layer", write_row=_layer_name, keep=9, numeric=False, wide=True),
         Column("place", "#", keep=10, wide=True),
         Column("calls", "calls", write=lambda calls: "" if calls == 1 else str(calls), keep=8, wide=True),
         Column("inputs", "input", write=tensor_shapes, keep=4, numeric=False, max_width=24),
@@ -108,26 +115,18 @@ COLUMNS = {
     "kernel": (
         *NUMBERS["kernel"],
         Column("calls", "calls", write=count, keep=2),
-        Column("tensor_cores", "tensor cores", "", _TENSOR_CORES.__getitem__, 3, numeric=False),
+        Column("tensor_cores", "tensor cores", write=_TENSOR_CORES.__getitem__, keep=3, numeric=False),
         Column("occupancy", "occupancy", write=share, keep=6, wide=True),
-        Column("achieved", "achieved", "estimate", share, keep=5, wide=True),
+        Column("achieved", "achieved", "estimate", write=share, keep=5, wide=True),
         Column("grid", "grid", write=_size_text, keep=7, max_width=18, wide=True),
         Column("block", "block", write=_size_text, keep=8, max_width=14, wide=True),
         Column("registers", "registers", keep=15, wide=True),
-        Column("shared_memory", "shared", "KiB", kibibytes, keep=16, wide=True),
+        Column("shared_memory", "shared", "KiB", write=kibibytes, keep=16, wide=True),
         Column("place", "#", keep=17, wide=True),
-        # Layers have a column unless they are the modules, which have one.
+        Column("layers", "layer", write_row=_layers, keep=14, numeric=False, max_width=24, wide=True),
         Column(
-            "",
-            "layer",
-            "",
-            lambda row: "" if row.layers == row.modules else list_few(row.layers, 1),
-            14,
-            False,
-            24,
-            wide=True,
+            "operators", "operator", write=partial(list_few, most=1), keep=13, numeric=False, max_width=24, wide=True
         ),
-        Column("operators", "operator", "", partial(list_few, most=1), 13, False, 24, wide=True),
         Column("modules", "module", write=module_names, keep=4, numeric=False, max_width=26),
     ),
 }

@@ -65,26 +65,36 @@ from inferlens.views.profiles.cases import (
     unit_of,
 )
 from inferlens.views.profiles.layers_kernels import PartTable, part_name
-from inferlens.views.table import Column, Document, Line, Picture, Table, cut_middle, lines_and_sums, plain, share
+from inferlens.views.table import (
+    Column,
+    Document,
+    Line,
+    Picture,
+    Table,
+    cut_middle,
+    lines_and_sums,
+    pick_columns,
+    plain,
+    share,
+)
 
 SORTS = ("won", "time", "order")
 ROWS, CASES, MAX_NOTE_LINES = 8, 12, 2  # on a screen, by default
 # Phrases for calls that faster layers do not speed up.
 BOUND_PHRASES = {"host": "waits for the host", "other": "far from all floors"}
 NUMBERS = (
-    Column("time", "time", "ms", milliseconds, keep=2),
+    Column("time", "time", "ms", write=milliseconds, keep=2),
     Column("share", "share", write=share, keep=8, wide=True),
-    Column("flops", "work", "MFLOP", megaflops, keep=6, wide=True),
-    Column("bytes", "bytes", "MiB", mebibytes, keep=7, wide=True),
-    Column("intensity", "intensity", "FLOP/B", bare, keep=9, wide=True),
-    Column("floor", "floor", "ms", milliseconds, keep=3),
+    Column("flops", "work", "MFLOP", write=megaflops, keep=6, wide=True),
+    Column("bytes", "bytes", "MiB", write=mebibytes, keep=7, wide=True),
+    Column("intensity", "intensity", "FLOP/B", write=bare, keep=9, wide=True),
+    Column("floor", "floor", "ms", write=milliseconds, keep=3),
     Column("bound", "bound by", keep=5, numeric=False),
     Column("distance", "times floor", write=ratio, keep=4),
-    Column("won", "to win", "ms", milliseconds, keep=0),
+    Column("won", "to win", "ms", write=milliseconds, keep=0),
     Column("of_call", "of call", write=share, keep=1),
 )  # fmt: skip
-COLUMN_ORDER = ("won", "of_call", "time", "floor", "distance", "bound", "share", "flops", "bytes", "intensity")
-BY_KEY = {column.key: column for column in NUMBERS}
+NUMBER_FIELDS = tuple(column.key for column in NUMBERS)  # in CSV
 _ROW_FIELDS = ("place", "name", "kind", "modules")  # fields of single rows in CSV
 
 
@@ -107,14 +117,21 @@ def _row_name(rows: RepeatedRows) -> str:
     return short_kernel_name(rows.total.name) if rows.total.kind == "kernel" else rows.total.name
 
 
+def _total(*keys: str) -> list[Column]:
+    """Return columns of the sum of repeated rows."""
+    return [replace(column, key=f"total.{column.key}") for column in pick_columns(NUMBERS, *keys)]
+
+
 COLUMNS = (
-    *(replace(BY_KEY[key], key=f"total.{key}") for key in COLUMN_ORDER[:6]),
-    Column("", "kind", write=_row_kind, keep=6, numeric=False, max_width=14),
-    *(replace(BY_KEY[key], key=f"total.{key}") for key in COLUMN_ORDER[6:]),
-    Column("", "layer", write=lambda rows: plain(_row_name(rows)), keep=10, numeric=False, max_width=60, wide=True),
+    *_total("won", "of_call", "time", "floor", "distance", "bound"),
+    Column("kind", "kind", write_row=_row_kind, keep=6, numeric=False, max_width=14),
+    *_total("share", "flops", "bytes", "intensity"),
+    Column(
+        "name", "layer", write_row=lambda rows: plain(_row_name(rows)), keep=10, numeric=False, max_width=60, wide=True
+    ),
     Column("total.place", "#", keep=11, wide=True),
 )
-CASE_COLUMNS = (BY_KEY["of_call"], BY_KEY["won"], replace(BY_KEY["time"], title="call"))
+CASE_COLUMNS = (*pick_columns(NUMBERS, "of_call", "won"), *pick_columns(NUMBERS, "time", title="call"))
 
 
 def case_rooflines(
@@ -142,7 +159,7 @@ def roofline_document(
     """
     return case_document(
         "roofline", cases, top, blocks=lambda: _roofline_blocks(cases, top, results), data=_roofline_data,
-        rows=_roofline_rows, fields=("precision", "row", *_ROW_FIELDS, *BY_KEY),
+        rows=_roofline_rows, fields=("precision", "row", *_ROW_FIELDS, *NUMBER_FIELDS),
     )  # fmt: skip
 
 
@@ -169,20 +186,18 @@ def _roofline_table(case: ShownCase[Roofline], roofline: Roofline, top: int) -> 
     groups = merge_repeats(roofline, case.ranked)
     if case.in_order:
         groups = [RepeatedRows([row], row) for row in case.ranked]
-    by_module = roofline.by == "module"
+    by_module, no_sum = roofline.by == "module", ("name", "total.place")
     columns = [
-        replace(column, title=roofline.timed) if column.title == "layer" else column
+        replace(column, title=roofline.timed) if column.key == "name" else column
         for column in in_unit(COLUMNS, unit_of([case.case]))
-        if not (by_module and column.title in ("layer", "#"))
+        if not (by_module and column.key in no_sum)
     ]
-
-    no_sum = ("layer", "kernel", "#")
 
     def sum_line(name: str, groups: Sequence[RepeatedRows], style: str) -> Line:
         total = RepeatedRows((), roofline.sum_of(row for group in groups for row in group.rows))
         line = Line.from_row(name, columns, total, style=style)
         cells = zip(columns, line.cells, strict=True)
-        return replace(line, cells=[ABSENT if column.title in no_sum else cell for column, cell in cells])
+        return replace(line, cells=[ABSENT if column.key in no_sum else cell for column, cell in cells])
 
     lines = [Line.from_row(module_path(group), columns, group) for group in groups[:top]]
     if hidden := groups[top:]:
@@ -313,7 +328,7 @@ def _roofline_rows(case: ShownCase[Roofline], roofline: Roofline) -> Iterator[di
     """Yield the rows and the time outside layers, so that times add up."""
 
     def csv_row(kind: str, row: Floor, *names: str) -> dict[str, Any]:
-        values = {name: getattr(row, name) for name in (*names, *BY_KEY)}
+        values = {name: getattr(row, name) for name in (*names, *NUMBER_FIELDS)}
         return {"precision": roofline.precision, "row": kind, **values}
 
     for row in case.rows:

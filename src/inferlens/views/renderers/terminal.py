@@ -242,4 +242,4 @@ def _draw_bars(table: Table) -> Table:
     for line, value, most in zip(table.lines, figures[drawn], group_maxima(table, figures[drawn]), strict=True):
         cell = "" if value is None else bar(value / most, BAR_WIDTH)
         lines.append(replace(line, cells=[cell, *line.cells]))
-    return replace(table, columns=[Column("", "", numeric=False), *table.columns], lines=lines)
+    return replace(table, columns=[Column("bar", "", numeric=False), *table.columns], lines=lines)
