@@ -58,6 +58,8 @@ def test_capabilities_are_well_formed(name):
     assert not able.supports or name == "fake" or all(able.libraries.values())
     known = [(support.variant, support.device) for support in able.supports]
     assert len(set(known)) == len(known)
+    labels = [f"{name}:{variant}" for variant in backend.variants]
+    assert all(backend.tolerance(small.case(label)) > 0 for label in labels), "needs no library and no model"
     runs = {variant for variant, _ in known}
     assert runs <= set(backend.variants)
     assert all(variant in runs or any(a.variant in ("", variant) for a in able.absent) for variant in backend.variants)

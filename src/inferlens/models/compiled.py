@@ -91,8 +91,8 @@ def copy_with_provenance(model: Path, path: Path) -> None:
 
 def built_option(spec: str, name: str) -> Any:
     """Return an option that a compiled model such as ``engine:model.engine`` was built with; ``None`` if unknown."""
-    path = provenance_path(Path(spec.partition(":")[2]))
     try:
+        path = provenance_path(Path(spec.partition(":")[2]))
         return msgspec.json.decode(path.read_bytes(), type=Provenance).options.get(name)
     except (OSError, ValueError, RecursionError):
         return None

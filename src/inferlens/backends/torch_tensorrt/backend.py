@@ -549,7 +549,7 @@ class TorchTensorRT(Backend, Saver, Partitioner, Deployer):
     def tolerance(self, case: Case) -> float:
         """Return the tolerance of TF32 if it is on; TensorRT for RTX always computes fp32 in TF32."""
         library = find_library()
-        tf32 = self.parse_options(case).tf32 or bool(built_option(case.model, "tf32"))
+        tf32 = self.parse_options(case).tf32 or (case.variant == LOADED and bool(built_option(case.model, "tf32")))
         return precision_tolerance(case, tf32=tf32 or (isinstance(library, Library) and library.rtx))
 
     @classmethod
