@@ -317,7 +317,7 @@ class LayerRow(ProfileRow, frozen=True, kw_only=True):
 
 
 class KernelRow(ProfileRow, frozen=True, kw_only=True):
-    """One kernel, or all that have a name."""
+    """One kernel, or all that have a name. A new field that a :class:`Kernel` has too needs no more code here."""
 
     of_busy: float | None  # its share of the time in which the GPU was busy
     layers: tuple[str, ...]  # the distinct layers that launched it, in the order of execution
@@ -457,7 +457,7 @@ def kernel_table(profile: Profile, unprofiled: Sequence[float] = (), by: KernelG
 def _kernel_row(
     indices: Sequence[int], kernels: Sequence[Kernel], runs: Runs, typical: list[float], busy: float
 ) -> KernelRow:
-    """Return one row; the launch with most time represents all."""
+    """Return one row; fields that are not computed here are copied from the launch with most time."""
 
     def distinct(values: Iterable[str]) -> tuple[str, ...]:
         return tuple(dict.fromkeys(filter(None, values)))
@@ -466,18 +466,20 @@ def _kernel_row(
     main = kernels[max(indices, key=lambda index: typical[index])]
     shapes = {(kernel.grid, kernel.block, kernel.registers, kernel.shared_memory) for kernel in members}
     timed = any(runs.timed[index] for index in indices)
-    return KernelRow(
-        place=indices[0] + 1, name=main.name, kind=main.kind, calls=sum(kernel.calls for kernel in members),
-        times=runs.layer_times(indices) if timed else None,
-        of_busy=sum(typical[index] for index in indices) / busy if timed and busy > 0 else None,
-        layers=distinct(kernel.layer for kernel in members),
-        modules=tuple(dict.fromkeys(module for kernel in members for module in kernel.modules)),
-        operators=distinct(kernel.operator for kernel in members),
-        shapes=len(shapes), grid=main.grid, block=main.block, registers=main.registers,
-        shared_memory=main.shared_memory, occupancy=main.occupancy, achieved=main.achieved,
-        tensor_cores=members[0].tensor_cores,
-        streams=tuple(sorted({kernel.stream for kernel in members if kernel.stream is not None})),
-    )  # fmt: skip
+    copied = {name: getattr(main, name) for name in KernelRow.__struct_fields__ if hasattr(main, name)}
+    computed = {
+        "place": indices[0] + 1,
+        "calls": sum(kernel.calls for kernel in members),
+        "times": runs.layer_times(indices) if timed else None,
+        "of_busy": sum(typical[index] for index in indices) / busy if timed and busy > 0 else None,
+        "layers": distinct(kernel.layer for kernel in members),
+        "modules": tuple(dict.fromkeys(module for kernel in members for module in kernel.modules)),
+        "operators": distinct(kernel.operator for kernel in members),
+        "shapes": len(shapes),
+        "tensor_cores": members[0].tensor_cores,
+        "streams": tuple(sorted({kernel.stream for kernel in members if kernel.stream is not None})),
+    }
+    return KernelRow(**copied | computed)
 
 
 def _account(kernels: Kernels, runs: Runs, busy: Array, typical: Sequence[float], cost: ProfilingCost) -> GpuAccount:

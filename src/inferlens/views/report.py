@@ -1,6 +1,7 @@
 """The report: all results under some paths on one page, the answer first.
 
-Each section uses the tables and charts of the commands. A section without content is left out.
+:data:`SECTIONS` lists the sections, each of which uses the tables and charts of the commands. A section without content
+is left out.
 """
 
 from __future__ import annotations

@@ -81,29 +81,21 @@ def _layer_name(row: LayerRow) -> str:
 
 def _layers(row: KernelRow) -> str:
     """Return the layers unless they are the modules, which have a column."""
-    return "" if row.layers == row.modules else list_few(row.layers, 1)
+    return "" if row.layers == row.modules else _first_name(row.layers)
 
 
-NUMBERS = {
+def _first_name(names: Sequence[str]) -> str:
+    return list_few(names, 1)
+
+
+# A column is one line here. Its value is a field of ``LayerRow`` or ``KernelRow``; JSON and CSV have all fields.
+COLUMNS = {
     "layer": (
         Column("times.typical", "time", "ms", write=milliseconds, keep=0, bars="drawn"),
         Column("times.p95", "p95", "ms", write=milliseconds, keep=5),
         Column("times.share", "share", write=share, keep=1, bars="beside"),
         Column("times.median", "median", "ms", write=milliseconds, keep=6, wide=True),
         Column("times", "±", "95 %", write=_half_interval, keep=7, wide=True),
-    ),
-    "kernel": (
-        Column("times.typical", "time", "µs", write=three_digits, keep=0, bars="drawn"),
-        Column("of_busy", "share", "of GPU", write=share, keep=1, bars="beside"),
-        Column("times.median", "median", "µs", write=three_digits, keep=10, wide=True),
-        Column("times", "±", "95 %", write=_half_interval, keep=11, wide=True),
-        Column("times.p95", "p95", "µs", write=three_digits, keep=12, wide=True),
-        Column("times.share", "share", "of run", write=share, keep=9, wide=True),
-    ),
-}
-COLUMNS = {
-    "layer": (
-        *NUMBERS["layer"],
         Column("kind", "kind", keep=2, numeric=False, max_width=16),
         Column("precision", "precision", keep=2, numeric=False),
         Column("name", "layer", write_row=_layer_name, keep=9, numeric=False, wide=True),
@@ -113,7 +105,12 @@ COLUMNS = {
         Column("outputs", "output", write=tensor_shapes, keep=3, numeric=False, max_width=24),
     ),
     "kernel": (
-        *NUMBERS["kernel"],
+        Column("times.typical", "time", "µs", write=three_digits, keep=0, bars="drawn"),
+        Column("of_busy", "share", "of GPU", write=share, keep=1, bars="beside"),
+        Column("times.median", "median", "µs", write=three_digits, keep=10, wide=True),
+        Column("times", "±", "95 %", write=_half_interval, keep=11, wide=True),
+        Column("times.p95", "p95", "µs", write=three_digits, keep=12, wide=True),
+        Column("times.share", "share", "of run", write=share, keep=9, wide=True),
         Column("calls", "calls", write=count, keep=2),
         Column("tensor_cores", "tensor cores", write=_TENSOR_CORES.__getitem__, keep=3, numeric=False),
         Column("occupancy", "occupancy", write=share, keep=6, wide=True),
@@ -124,17 +121,16 @@ COLUMNS = {
         Column("shared_memory", "shared", "KiB", write=kibibytes, keep=16, wide=True),
         Column("place", "#", keep=17, wide=True),
         Column("layers", "layer", write_row=_layers, keep=14, numeric=False, max_width=24, wide=True),
-        Column(
-            "operators", "operator", write=partial(list_few, most=1), keep=13, numeric=False, max_width=24, wide=True
-        ),
+        Column("operators", "operator", write=_first_name, keep=13, numeric=False, max_width=24, wide=True),
         Column("modules", "module", write=module_names, keep=4, numeric=False, max_width=26),
     ),
 }
-PART_FIELDS = {
-    "layer": ("place", "name", "kind", "modules", "operators", "inputs", "outputs", "calls", "precision"),
+# The first fields in CSV; the others of the rows follow, and those of their times.
+FIRST_FIELDS = {
+    "layer": ("place", "name", "kind", "modules", "operators", "inputs", "outputs"),
     "kernel": (
-        *("place", "name", "kind", "calls", "grid", "block", "shapes", "registers", "shared_memory"),
-        *("occupancy", "achieved", "tensor_cores", "streams", "layers", "modules", "operators", "of_busy"),
+        *("place", "name", "kind", "calls", "grid", "block", "shapes", "registers", "shared_memory", "occupancy"),
+        *("achieved", "tensor_cores", "streams", "layers", "modules", "operators"),
     ),
 }
 
@@ -162,8 +158,14 @@ def parts_document(
         blocks=lambda: _part_blocks(tables, level, top or TOP) if top or every else _largest_rows(tables, level),
         data=lambda case, table: _part_data(case, table, kind),
         rows=lambda case, table: _part_rows(case, table, level, kind),
-        fields=("row", *PART_FIELDS[level], *TIMES),
+        fields=("row", *row_fields(level), *TIMES),
     )
+
+
+def row_fields(level: Level) -> list[str]:
+    """Return the fields of a row in CSV."""
+    fields = (LayerRow if level == "layer" else KernelRow).__struct_fields__
+    return [name for name in dict.fromkeys((*FIRST_FIELDS[level], *fields)) if name != "times"]
 
 
 def part_tables(level: Level, cases: Sequence[ProfiledCase], sort: str, by: KernelGrouping = "name") -> list[PartCase]:
@@ -256,11 +258,10 @@ def _part_table(case: PartCase, table: PartTable, level: Level, unit: str) -> Ta
     if len({getattr(row, "precision", "") for row in table.rows} - {""}) < 2:
         columns = [replace(column, write=lambda _: "") if column.key == "precision" else column for column in columns]
     call = CALL if account.unprofiled else PROFILED_CALL
-    numbers = {column.key for column in NUMBERS[level]}
 
     def line(name: str, times: RunTimes, style: str = "") -> Line:
         row = {"times": times, "of_busy": _busy_share(table, times)}
-        cells = [column.text(row) if column.key in numbers else "" for column in columns]
+        cells = [column.text(row) if column.key.partition(".")[0] in row else "" for column in columns]
         return Line(name, cells, style="bold" if name == call else style, sums=True)
 
     names = part_names(table.rows)
@@ -322,7 +323,7 @@ def _part_data(case: PartCase, table: PartTable, kind: str) -> dict[str, Any]:
 def _part_rows(case: PartCase, table: PartTable, level: Level, kind: str) -> Iterator[dict[str, Any]]:
     """Yield the rows and the remainders, so that a case adds up to its whole."""
     for row in case.rows:
-        fields = {name: _csv_value(name, getattr(row, name)) for name in PART_FIELDS[level]}
+        fields = {name: _csv_value(name, getattr(row, name)) for name in row_fields(level)}
         yield {"row": kind, **fields, **time_fields(row.times)}
     account = table.reconciliation
     sums = {f"other {level}s": table.sum_of(case.rest)} if case.rest else {}
