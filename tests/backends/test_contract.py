@@ -169,14 +169,12 @@ def test_lower_precisions_agree_or_are_refused(label, precision, preparation):
 
 
 @pytest.mark.parametrize("label", [label for label in REAL if "compile" not in label])  # which places as PyTorch does
-def test_wrong_inputs_are_named_and_inference_leaks_no_memory(label, preparation):
+def test_inference_leaks_no_memory(label, preparation):
     spec = msgspec.structs.replace(small.CONVOLUTION[0], shape=(16, 3, 64, 64))
     model = dataclasses.replace(small.model(), inputs=(spec,))
     inputs = {"image": np.zeros(spec.shape, np.float32)}
     process = psutil.Process()
     with small.backend(label).prepare(model, small.case(label), preparation) as runner:
-        refusal(r"no input 'imag'.*did you mean image", runner.place, {"imag": inputs["image"]})
-        refusal("'image' is missing", runner.place, {})
         feed = runner.place(inputs)
         for _ in range(20):
             runner.infer(feed)

@@ -10,14 +10,14 @@ import torch
 from msgspec import structs
 from torch import nn
 
-from inferlens.backends.onnx.graph import check_shapes, onnx_file
+from inferlens.backends.onnx.graph import onnx_file
 from inferlens.backends.onnxruntime.backend import OnnxRuntimeOptions
 from inferlens.backends.onnxruntime.runner import PROVIDERS, CpuRunner, CudaRunner, provider_list
 from inferlens.backends.tensorrt.backend import TensorRT
 from inferlens.errors import Unsupported
 from inferlens.models.files import onnx_file_precision
 from inferlens.models.model import Model
-from inferlens.spec.case import TensorSpec, with_batch
+from inferlens.spec.case import TensorSpec
 from tests.backends import small
 from tests.backends.small import quantized_file, unsupported
 
@@ -37,8 +37,8 @@ def _exported(folder, precision):
         return folder / "case" / "model.onnx"
 
 
-def _onnx(path, batch=1):
-    return dataclasses.replace(small.model(batch=batch, format="onnx", path=path), module=None)
+def _onnx(path):
+    return dataclasses.replace(small.model(format="onnx", path=path), module=None)
 
 
 def test_the_exported_file_is_kept(preparation):
@@ -59,14 +59,6 @@ def test_an_onnx_file_is_not_run_under_another_precision(file, tmp_path):
         assert onnx_file_precision(path) == own
         case = small.case(CPU, precision=other)
         unsupported(f"is in {own}, and", small.backend(CPU).prepare, _onnx(path), case, small.preparation(tmp_path))
-
-
-def test_free_dimensions_fit_any_size_and_names_must_match():
-    specs = with_batch(small.CONVOLUTION, 5)
-    check_shapes([("image", ["N", 3, None, 16])], specs)
-    check_shapes([("image", [])], specs)  # a graph that tells no shape
-    unsupported("has the inputs picture", check_shapes, [("picture", ["N", 3, 16, 16])], specs)
-    unsupported("made for image=N", check_shapes, [("image", ["N"])], specs)
 
 
 @pytest.mark.parametrize(("options", "warnings"), [
@@ -172,12 +164,6 @@ def test_an_input_that_is_never_used(preparation):
     specs = (*small.CONVOLUTION, TensorSpec("other", (1, 4)))
     model = Model("ignoring", "ignoring", "module", specs, module=Ignoring().eval())
     small.agrees(model, small.case(CPU), preparation)
-
-
-@pytest.mark.parametrize("label", [CPU, OPENVINO])
-def test_a_fixed_batch_is_refused_with_the_reason(label, file, preparation):
-    runner = small.backend(label).prepare(_onnx(file, batch=3), small.case(label, batch=3), preparation)
-    unsupported("made for image=1x3x16x16, not for image=3x3x16x16", runner.__enter__)
 
 
 @pytest.mark.parametrize(("options", "streams"), [({}, 1), ({"streams": 2}, 2), (HINT, 1)])

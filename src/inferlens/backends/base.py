@@ -39,18 +39,6 @@ ON_CUDA = (
 )  # fmt: skip
 
 
-def arrays_in_order(inputs: Inputs, specs: tuple[TensorSpec, ...]) -> list[Array]:
-    """Return the arrays in the order of ``specs``. Raise InferlensError for a missing or unknown input."""
-    names = [spec.name for spec in specs]
-    expected = f"arrays named {', '.join(names)}"
-    for name in sorted(set(inputs) - set(names)):
-        raise InferlensError(f"The model has no input '{name}'.", expected=expected, hint=suggestion(name, names))
-    for name in names:
-        if name not in inputs:
-            raise InferlensError(f"The input '{name}' is missing.", expected=expected)
-    return [inputs[name] for name in names]
-
-
 # Options of several backends.
 Tf32 = Annotated[
     bool, Meta(description="let fp32 convolutions and matrix products use TF32 on CUDA; off: fp32 is fp32")

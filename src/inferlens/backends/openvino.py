@@ -32,14 +32,12 @@ from inferlens.backends.base import (
     Recommendation,
     Runner,
     Support,
-    arrays_in_order,
 )
 from inferlens.backends.onnx.graph import (
     OnnxNode,
     OnnxNodes,
     check_outputs,
     check_precision,
-    check_shapes,
     copy_onnx,
     kept_nodes,
     module_paths,
@@ -244,11 +242,6 @@ class OpenVinoRunner(Runner, LayerProfiler):
         core = openvino.Core()
         graph = core.read_model(str(self.path))
         if self.model.format == "onnx":
-            inputs = [(port.get_any_name(), port.partial_shape) for port in graph.inputs]
-            check_shapes(
-                [(name, [size.get_length() if size.is_static else "?" for size in shape]) for name, shape in inputs],
-                self.model.inputs,
-            )
             fix_sizes(graph, self.model)  # so that OpenVINO can plan memory
         with unsupported_on_error("OpenVINO cannot compile the graph"):
             self.compiled = core.compile_model(graph, "CPU", self._properties())
@@ -258,7 +251,6 @@ class OpenVinoRunner(Runner, LayerProfiler):
 
     def place(self, inputs: Inputs) -> list[Any]:
         """Return tensors over copies of the arrays, in the graph's types and order."""
-        arrays_in_order(inputs, self.model.inputs)  # raises for other names
         return self._tensors({name: np.array(array, copy=True) for name, array in inputs.items()})
 
     def take(self, inputs: Mapping[str, Any]) -> list[Any]:

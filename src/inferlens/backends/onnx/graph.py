@@ -28,7 +28,7 @@ from inferlens.models.model import Array, Format, Model
 from inferlens.models.work import PRODUCTS
 from inferlens.record.files import open_locked
 from inferlens.record.profile import Layer, Tensor
-from inferlens.spec.case import Case, TensorSpec, kept_layers, unknown_layer
+from inferlens.spec.case import Case, kept_layers, unknown_layer
 
 onnx: Any = LateModule("onnx")
 torch: Any = LateModule("torch")
@@ -159,27 +159,6 @@ def check_outputs(model: Model) -> None:
                 f"The output '{value.name}' is a {kind}, and only tensors are supported here.",
                 hint="--backend onnxruntime:cpu, or an export without it, such as options={'zipmap': False}",
             )
-
-
-def check_shapes(declared: Iterable[tuple[str, Iterable[Any]]], specs: tuple[TensorSpec, ...]) -> None:
-    """Refuse a case whose inputs differ from those of a graph, by name or dimensions.
-
-    Dimensions that are not numbers are free, and inputs without dimensions are not checked: a scalar looks like an
-    input of any shape, and was compared when the file was read.
-    """
-    shapes = {name: tuple(shape) for name, shape in declared}
-    if set(shapes) != {spec.name for spec in specs}:
-        described = ", ".join(spec.name for spec in specs)
-        raise Unsupported(
-            f"The ONNX graph has the inputs {', '.join(shapes)}, the model was described with {described}."
-        )
-    for spec in specs:
-        shape = shapes[spec.name]
-        pairs = zip(shape, spec.shape, strict=False)
-        fits = len(shape) == len(spec.shape) and all(size == fixed for fixed, size in pairs if isinstance(fixed, int))
-        if shape and not fits:
-            message = f"The ONNX graph was made for {spec.name}={'x'.join(map(str, shape))}, not for {spec}."
-            raise Unsupported(message, hint="its own batch size, or a file exported with a dynamic batch")
 
 
 def output_array(array: Any) -> Array:

@@ -22,9 +22,9 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from inferlens.backends.availability import unsupported_on_error, warn_ignored_options
-from inferlens.backends.base import Absence, Inputs, LayerProfiler, Outputs, Preparation, Runner, arrays_in_order
+from inferlens.backends.base import Absence, Inputs, LayerProfiler, Outputs, Preparation, Runner
 from inferlens.backends.clocks import Clock, CudaClock
-from inferlens.backends.onnx.graph import check_shapes, output_array, read_nodes
+from inferlens.backends.onnx.graph import output_array, read_nodes
 from inferlens.backends.onnxruntime.profile import OPTIMISED, enable_profile, match_kernels, profile_nodes, read_profile
 from inferlens.backends.profiling.kernels import MatchedKernels, MatchingTracer
 from inferlens.backends.profiling.runs import check_level, trace_single_run
@@ -201,8 +201,6 @@ class OnnxRunner(Runner):
         if self.provider.name not in session.get_providers():
             reason = load_error(ort, self.provider) or f"the {self.provider.name} was not created"
             raise Unsupported(f"ONNX Runtime fell back to {', '.join(session.get_providers())}: {reason}")
-        if self.model.format == "onnx":
-            check_shapes(((node.name, node.shape) for node in session.get_inputs()), self.model.inputs)
         self._report_nodes(session)
         return session
 
@@ -289,7 +287,6 @@ class CpuRunner(OnnxRunner, LayerProfiler):
 
         A graph that outputs a sequence or a map gets plain arrays: a second run would append to a bound output.
         """
-        arrays_in_order(inputs, self.model.inputs)  # raises for other names
         if names := [node.name for node in self._session.get_outputs() if not node.type.startswith("tensor(")]:
             self.preparation.warn(
                 "python-outputs",
@@ -364,7 +361,6 @@ class CudaRunner(OnnxRunner):
 
     def place(self, inputs: Inputs) -> DeviceFeed:
         """Return tensors on the GPU by name, in the types of the graph."""
-        arrays_in_order(inputs, self.model.inputs)  # raises for other names
         arrays = self.arrays(inputs)
         return {
             name: torch.from_numpy(arrays[name].copy()).to("cuda", getattr(torch, TYPES[kind][0]))

@@ -19,7 +19,7 @@ import numpy as np
 from msgspec import Meta, Struct
 
 from inferlens.backends.availability import check_cuda_options, torch_gpu, torch_settings, unsupported_on_error
-from inferlens.backends.base import Absence, Capabilities, Inputs, Preparation, Runner, Support, Tf32, arrays_in_order
+from inferlens.backends.base import Absence, Capabilities, Inputs, Preparation, Runner, Support, Tf32
 from inferlens.backends.clocks import CudaClock, HostClock, StagedClock
 from inferlens.errors import LateModule, Unsupported
 from inferlens.models.files import input_note
@@ -377,8 +377,8 @@ def input_dtype(spec: TensorSpec, precision: str) -> Any:
 def input_tensors(arrays: Inputs, specs: tuple[TensorSpec, ...], precision: str) -> tuple[Any, ...]:
     """Return tensors on the CPU with copies of ``arrays``, in order and in the types of :func:`input_dtype`."""
     tensors = []
-    for array, spec in zip(arrays_in_order(arrays, specs), specs, strict=True):
-        tensor = torch.tensor(np.asarray(array, np.float32 if spec.dtype in FLOATS else None))
+    for spec in specs:
+        tensor = torch.tensor(np.asarray(arrays[spec.name], np.float32 if spec.dtype in FLOATS else None))
         tensors.append(tensor.to(input_dtype(spec, precision)))
     return tuple(tensors)
 

@@ -26,7 +26,6 @@ from inferlens.backends.base import (
     Outputs,
     Preparation,
     Runner,
-    arrays_in_order,
 )
 from inferlens.backends.clocks import Clock, CudaClock, Lane
 from inferlens.backends.profiling.kernels import layers_of_kernels, trace_kernels
@@ -297,9 +296,8 @@ class EngineRunner(Runner, LayerProfiler, KernelTracer):
         self._entered.close()
 
     def place(self, inputs: Inputs) -> Feed:
-        specs = self.model.inputs
-        arrays = zip(specs, arrays_in_order(inputs, specs), strict=True)
-        return {spec.name: self._tensor(array, spec) for spec, array in arrays if spec.name in self.engine.inputs}
+        specs = [spec for spec in self.model.inputs if spec.name in self.engine.inputs]
+        return {spec.name: self._tensor(inputs[spec.name], spec) for spec in specs}
 
     def take(self, inputs: Mapping[str, Any]) -> Feed:
         """Return the tensors themselves where they have the engine's types, are contiguous, aligned and on the GPU."""
