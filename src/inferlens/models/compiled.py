@@ -19,7 +19,7 @@ from msgspec import Struct
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.models.files import OnnxFile, find_file
 from inferlens.models.inputs import shapes_fit
-from inferlens.models.model import TRUST, Format, LoadRequest, Model, ModelInfo, OpenedModel, Problem, Source
+from inferlens.models.model import TRUST, Format, LoadRequest, Model, ModelInfo, Problem, Source
 from inferlens.record.files import FileType, sha256, write_whole
 from inferlens.record.record import ModelFacts
 from inferlens.spec.case import Case, TensorSpec
@@ -177,13 +177,13 @@ class Compiled(Source):
         """Return why the file cannot run here, as far as that can be read without a GPU."""
         return None
 
-    def open(self, name: str, request: LoadRequest) -> OpenedModel:
+    def open(self, name: str, request: LoadRequest) -> Model:
         path, _ = find_file(name, *self.kinds, *self.more_kinds)
         if self.danger and not request.trust:
             raise InferlensError(self.danger.format(path=path), hint=TRUST)
         provenance = read_provenance(path)
         source = f"{self.title}, sha256 {provenance.file_sha256 if provenance else sha256(path)}"
-        opened = OpenedModel(format=self.format, path=path, weights=f"in {path.name}", source=source)
+        opened = Model(format=self.format, path=path, weights=f"in {path.name}", source=source)
         if provenance is None:
             return opened
         sizes = {spec.name: tuple(zip(spec.profile[0], spec.profile[2], strict=True)) for spec in provenance.inputs}

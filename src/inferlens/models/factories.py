@@ -21,7 +21,7 @@ from typing import Any
 
 from inferlens.errors import InferlensError, LateModule, check_choice, library, paths_like, suggestion
 from inferlens.models.inputs import format_of, named_tensors, with_example
-from inferlens.models.model import LoadRequest, ModelInfo, OpenedModel, Source
+from inferlens.models.model import LoadRequest, Model, ModelInfo, Source
 from inferlens.spec.case import short_name
 
 torch: Any = LateModule("torch")
@@ -58,7 +58,7 @@ class Factory(Source):
             )
         return ModelInfo(spec=f"factory:{name}", name=short_name(f"factory:{name}"), format="module", batch=None)
 
-    def open(self, name: str, request: LoadRequest) -> OpenedModel:  # noqa: ARG002 - the factory makes its own weights
+    def open(self, name: str, request: LoadRequest) -> Model:  # noqa: ARG002 - the factory makes its own weights
         path, _, attribute = name.partition(":")
         try:
             module = import_code(path)
@@ -90,7 +90,7 @@ class Hub(Source):
         _, entry = _repository(name)
         return ModelInfo(spec=f"hub:{name}", name=entry, format="module")
 
-    def open(self, name: str, request: LoadRequest) -> OpenedModel:  # noqa: ARG002 - a file of weights is loaded afterwards
+    def open(self, name: str, request: LoadRequest) -> Model:  # noqa: ARG002 - a file of weights is loaded afterwards
         folder, entry = _repository(name)
         with torch.hub._add_to_sys_path(str(folder)):
             entries: dict[str, Any] = vars(torch.hub._import_module("hubconf", str(folder / "hubconf.py")))
@@ -99,7 +99,7 @@ class Hub(Source):
         arguments = _without_weights(entries[entry])
         module = torch.hub.load(str(folder), entry, source="local", **arguments)
         module = _checked_module(module, name)
-        return OpenedModel(format="module", module=module, fresh=bool(arguments), source=f"hub folder {folder.name}")
+        return Model(module=module, fresh=bool(arguments), source=f"hub folder {folder.name}")
 
 
 class Live(Source):
@@ -114,7 +114,7 @@ class Live(Source):
             hint="inferlens.bench(module, example_inputs) in Python",
         )
 
-    def open(self, name: str, request: LoadRequest) -> OpenedModel:
+    def open(self, name: str, request: LoadRequest) -> Model:
         import cloudpickle
 
         assert request.live

@@ -24,7 +24,7 @@ from msgspec import Struct
 
 from inferlens.errors import InferlensError, LateModule, library, paths_like, reason
 from inferlens.models.inputs import shapes_fit, spec_of, with_example
-from inferlens.models.model import TRUST, Format, LoadRequest, ModelInfo, OpenedModel, Sizes, Source
+from inferlens.models.model import TRUST, Format, LoadRequest, Model, ModelInfo, Sizes, Source
 from inferlens.models.weights import unwrapped_module
 from inferlens.record.files import MODELS, FileType, file_kind, sha256, wrong_file
 from inferlens.spec.case import DTYPES, TensorSpec
@@ -145,7 +145,7 @@ class TorchFile(Source):
             danger=_danger(path, kind),
         )  # fmt: skip
 
-    def open(self, name: str, request: LoadRequest) -> OpenedModel:
+    def open(self, name: str, request: LoadRequest) -> Model:
         path, kind = find_file(name, *self.kinds)
         library("torch", extra="torch")
         self.find(name).check(request.trust)
@@ -207,8 +207,8 @@ def only_weights(forced: bool) -> Iterator[None]:
             os.environ[variable] = before
 
 
-def _script(path: Path) -> OpenedModel:
-    return OpenedModel(
+def _script(path: Path) -> Model:
+    return Model(
         format="torchscript",
         inputs=_noted_inputs(path),
         module=torch.jit.load(str(path), map_location="cpu").eval(),
@@ -218,7 +218,7 @@ def _script(path: Path) -> OpenedModel:
     )
 
 
-def _exported(path: Path) -> OpenedModel:
+def _exported(path: Path) -> Model:
     noted_specs = _noted_inputs(path)
     try:
         program = torch.export.load(str(path))
@@ -239,7 +239,7 @@ def _exported(path: Path) -> OpenedModel:
     if noted_specs:
         specs = _with_input_names(specs, noted_specs, path)
     bounds = (tuple(_bounds(program, size) for size in shapes[name]) for name in tensors)
-    return OpenedModel(
+    return Model(
         format="exported",
         module=module,
         path=path,
@@ -319,7 +319,7 @@ def _bounds(program: torch.export.ExportedProgram, size: Any) -> tuple[int, int 
     return least if least is not None and least > 2 else 1, most
 
 
-def _pickled(path: Path) -> OpenedModel:
+def _pickled(path: Path) -> Model:
     module, key = unwrapped_module(torch.load(path, map_location="cpu", weights_only=False))
     if module is None:
         raise InferlensError(f"{path} holds no module.", expected="a module, or one under 'model' or the like")
@@ -422,11 +422,11 @@ class OnnxFile(Source):
         batch = shape[0] if shape else 1
         return ModelInfo(spec=f"onnx:{path}", name=path.stem, format="onnx", batch=batch, precision=precision)
 
-    def open(self, name: str, request: LoadRequest) -> OpenedModel:  # noqa: ARG002 - a file of weights is loaded afterwards
+    def open(self, name: str, request: LoadRequest) -> Model:  # noqa: ARG002 - a file of weights is loaded afterwards
         path, _ = find_file(name, *self.kinds, FileType.UNKNOWN)
         model = onnx_graph(path)
         inputs = _inputs(model, path)
-        return OpenedModel(
+        return Model(
             format="onnx",
             path=path,
             inputs=tuple(spec for spec, _ in inputs),

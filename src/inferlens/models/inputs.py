@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from inferlens.errors import InferlensError, LateModule, check_choice, is_short_of_memory, reason
-from inferlens.models.model import Array, Format, Model, ModelInfo, OpenedModel
+from inferlens.models.model import Array, Format, Model, ModelInfo
 from inferlens.spec.case import TensorSpec, with_batch
 from inferlens.units import listing
 
@@ -97,7 +97,7 @@ def kind_of(spec: TensorSpec) -> str:
     return "float32" if "float" in spec.dtype and spec.dtype != "float64" else spec.dtype
 
 
-def try_inputs(opened: OpenedModel, specs: tuple[TensorSpec, ...], model_info: ModelInfo) -> None:
+def try_inputs(opened: Model, specs: tuple[TensorSpec, ...], model_info: ModelInfo) -> None:
     """Call a module once, at batch 1 if it takes that. Raises InferlensError if it does not take ``specs``."""
     if opened.module is not None and (error := _call_error(opened, specs, model_info)) is not None:
         raise InferlensError(
@@ -106,7 +106,7 @@ def try_inputs(opened: OpenedModel, specs: tuple[TensorSpec, ...], model_info: M
         ) from error
 
 
-def half_precision(opened: OpenedModel) -> str:
+def half_precision(opened: Model) -> str:
     """Return ``fp16`` or ``bf16`` for a module whose weights are all in this precision, else an empty string."""
     if opened.module is None or opened.format != "module":
         return ""
@@ -114,13 +114,13 @@ def half_precision(opened: OpenedModel) -> str:
     return {torch.float16: "fp16", torch.bfloat16: "bf16"}.get(kinds.pop(), "") if len(kinds) == 1 else ""
 
 
-def _float_type(opened: OpenedModel, program_precision: str) -> torch.dtype:
+def _float_type(opened: Model, program_precision: str) -> torch.dtype:
     """Return the type in which a module takes floats. A stored program takes them in its own precision."""
     precision = half_precision(opened) if opened.format == "module" else program_precision
     return {"fp16": torch.float16, "bf16": torch.bfloat16}.get(precision, torch.float32)
 
 
-def guess_input(opened: OpenedModel) -> TensorSpec:
+def guess_input(opened: Model) -> TensorSpec:
     """Return an image as the input of a model without a description of its inputs, if the model takes one.
 
     Raises InferlensError if it does not.
@@ -147,7 +147,7 @@ def guess_input(opened: OpenedModel) -> TensorSpec:
     ) from error
 
 
-def _call_error(opened: OpenedModel, specs: tuple[TensorSpec, ...], model_info: ModelInfo) -> Exception | None:
+def _call_error(opened: Model, specs: tuple[TensorSpec, ...], model_info: ModelInfo) -> Exception | None:
     """Return the error of calls at the smallest and the requested batch, if the inputs may be the cause."""
     assert opened.module is not None
     float_type = _float_type(opened, model_info.precision)
@@ -172,12 +172,12 @@ def _call_error(opened: OpenedModel, specs: tuple[TensorSpec, ...], model_info: 
     return error
 
 
-def with_example(module: torch.nn.Module, example: Any, *, weights: str, source: str) -> OpenedModel:
+def with_example(module: torch.nn.Module, example: Any, *, weights: str, source: str) -> Model:
     """Return ``module`` unchanged, with the inputs of ``example``; without inputs if that is ``None``."""
     by_name = named_tensors(module, example)
     if isinstance(example, dict):
         module = by_position(module, list(by_name))
-    return OpenedModel(
+    return Model(
         format=format_of(module),
         module=module,
         inputs=tuple(spec_of(name, tensor) for name, tensor in by_name.items()),

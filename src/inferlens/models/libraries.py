@@ -16,7 +16,7 @@ import numpy as np
 import inferlens
 from inferlens.errors import InferlensError, LateModule, check_choice, library, reason, suggestion
 from inferlens.models.inputs import by_position
-from inferlens.models.model import Array, LoadRequest, ModelInfo, OpenedModel, Source
+from inferlens.models.model import Array, LoadRequest, Model, ModelInfo, Source
 from inferlens.spec.case import TensorSpec
 
 torch: Any = LateModule("torch")
@@ -62,7 +62,7 @@ class Torchvision(Source):
     def names(self) -> Sequence[str]:
         return list(_torchvision().models.list_models())
 
-    def open(self, name: str, request: LoadRequest) -> OpenedModel:
+    def open(self, name: str, request: LoadRequest) -> Model:
         torchvision = _torchvision()
         builder = torchvision.models.get_model_builder(name)
         weights = _cached_weights(torchvision, name, request.named_weights) if request.named_weights else None
@@ -71,8 +71,7 @@ class Torchvision(Source):
             arguments["weights_backbone"] = None
         if name in ("inception_v3", "googlenet"):  # their own initialization takes a minute, and warns
             arguments |= {"init_weights": False, "transform_input": False}
-        return OpenedModel(
-            format="module",
+        return Model(
             module=builder(**arguments),
             inputs=_image_inputs(torchvision, name),
             fresh=weights is None,
@@ -95,12 +94,12 @@ class Timm(Source):
     def names(self) -> Sequence[str]:
         return list(library("timm", extra="models").list_models())
 
-    def open(self, name: str, request: LoadRequest) -> OpenedModel:
+    def open(self, name: str, request: LoadRequest) -> Model:
         _refuse_named_weights(request, "timm")
         timm = library("timm", extra="models")
         module = timm.create_model(name, pretrained=False)
         inputs = (TensorSpec("x", (1, *module.pretrained_cfg.get("input_size", IMAGE.shape[1:]))),)
-        return OpenedModel(format="module", module=module, inputs=inputs, fresh=True, source=f"timm {timm.__version__}")
+        return Model(module=module, inputs=inputs, fresh=True, source=f"timm {timm.__version__}")
 
     def preparation(self, name: str, spec: TensorSpec) -> Callable[[Any], Array]:
         timm = library("timm", extra="models")
@@ -137,7 +136,7 @@ class Transformers(Source):
             ) from None
         return ModelInfo(spec=f"{self.prefix}:{name}", name=Path(name).name, format="module")
 
-    def open(self, name: str, request: LoadRequest) -> OpenedModel:
+    def open(self, name: str, request: LoadRequest) -> Model:
         _refuse_named_weights(request, "transformers")
         transformers, config = _transformers(), self._config(name)
         try:
@@ -145,8 +144,7 @@ class Transformers(Source):
         except ValueError as error:
             raise InferlensError(f"transformers cannot build '{name}': {reason(error)}.") from error
         inputs = _model_inputs(module, config)
-        return OpenedModel(
-            format="module",
+        return Model(
             module=by_position(module, [spec.name for spec in inputs]),
             inputs=inputs,
             fresh=True,
@@ -175,12 +173,12 @@ class Zoo(Source):
     def names(self) -> Sequence[str]:
         return ["resnet34"]
 
-    def open(self, name: str, request: LoadRequest) -> OpenedModel:  # noqa: ARG002 - a file of weights is loaded afterwards
+    def open(self, name: str, request: LoadRequest) -> Model:  # noqa: ARG002 - a file of weights is loaded afterwards
         library("torch", extra="torch")
         from inferlens.models.zoo import ResNet34
 
         source = f"inferlens {inferlens.__version__}"
-        return OpenedModel(format="module", module=ResNet34(), inputs=(IMAGE,), fresh=True, source=source)
+        return Model(module=ResNet34(), inputs=(IMAGE,), fresh=True, source=source)
 
 
 class FakeSource(Source):
@@ -193,8 +191,8 @@ class FakeSource(Source):
     def find(self, name: str) -> ModelInfo:
         return ModelInfo(spec=f"fake:{name}", name=name or "fake", format="fake")
 
-    def open(self, name: str, request: LoadRequest) -> OpenedModel:  # noqa: ARG002 - nothing is opened
-        return OpenedModel(format="fake", inputs=(TensorSpec("x", (1, 3, 8, 8)),), weights="none")
+    def open(self, name: str, request: LoadRequest) -> Model:  # noqa: ARG002 - nothing is opened
+        return Model(format="fake", inputs=(TensorSpec("x", (1, 3, 8, 8)),), weights="none")
 
 
 def _refuse_named_weights(request: LoadRequest, library: str) -> None:

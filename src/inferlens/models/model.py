@@ -91,26 +91,35 @@ class ModelInfo(Struct, frozen=True, kw_only=True):
             raise self.problem.refusal()
 
 
+Sizes = tuple[tuple[int, int | None], ...]
+
+
 @dataclass(frozen=True)
 class Model:
-    """A loaded model.
+    """A model: as its source opens it, then with the weights and inputs of a case.
 
     Attributes:
-        spec, name, format: as in :class:`ModelInfo`.
-        inputs: the inputs with the batch size of the case, in the order of the arguments.
+        spec, name, format: as in :class:`ModelInfo`; a source leaves the first two empty.
+        inputs: the inputs in the order of the arguments, with the batch size of the case; at first the model's own,
+            empty if the source does not know them.
         module: the ``nn.Module`` (eval mode, fp32, on the CPU) for formats ``module``, ``torchscript`` and
             ``exported``; it takes the inputs as positional arguments and may return any nesting of tensors.
         path: the file that the model came from, if any; the format ``onnx`` always has one.
         example: input arrays from the user's example or data, by input name; other inputs are drawn from a seed.
-        weights: the origin of the weights, such as ``random, seed 0``.
+        parameters: their number; a source sets it only without a module, as ``weights_sha256``.
+        weights: the origin of the weights, such as ``random, seed 0``; a source leaves it empty for random ones.
         weights_sha256: the hash over all parameters and buffers, or of the file.
         source: other words that identify the model, such as the version of the library or the hash of the file.
+        sizes: the smallest and the largest size of every dimension, by input name. A largest size of ``None`` is
+            unlimited, and ``None`` for an input allows any shape. Inputs without an entry are not checked.
+        fresh: whether the weights are random ones of the constructor, which are drawn again or replaced by a file's.
+        named_weights: whether the model has the weights of the requested name.
     """
 
-    spec: str
-    name: str
-    format: Format
-    inputs: tuple[TensorSpec, ...]
+    spec: str = ""
+    name: str = ""
+    format: Format = "module"
+    inputs: tuple[TensorSpec, ...] = ()
     module: torch.nn.Module | None = None
     path: Path | None = None
     example: dict[str, Array] = field(default_factory=dict)
@@ -119,13 +128,13 @@ class Model:
     weights: str = ""
     weights_sha256: str = ""
     source: str = ""
+    sizes: Mapping[str, Sizes | None] = field(default_factory=dict)
+    fresh: bool = False
+    named_weights: bool = False
 
     @property
     def facts(self) -> ModelFacts:
         return ModelFacts(**{name: getattr(self, name) for name in ModelFacts.__struct_fields__})
-
-
-Sizes = tuple[tuple[int, int | None], ...]
 
 
 @dataclass(frozen=True)
@@ -142,34 +151,6 @@ class LoadRequest:
         return None if self.weights is None or Path(self.weights).suffix else self.weights
 
 
-@dataclass(frozen=True)
-class OpenedModel:
-    """The result of opening a model: a module or a file, and its inputs as far as the source knows them.
-
-    Attributes:
-        inputs: the model's own inputs; empty if the source does not know them.
-        sizes: the smallest and the largest size of every dimension, by input name. A largest size of ``None`` is
-            unlimited, and ``None`` for an input allows any shape. Inputs without an entry are not checked.
-        fresh: whether the weights are random ones of the constructor, which are drawn again or replaced by a file's.
-        named_weights: whether the model has the weights of the requested name.
-        parameters, weights_sha256: set if there is no module to compute them from.
-        weights, source: as in :class:`Model`; ``weights`` is empty for random ones.
-    """
-
-    format: Format
-    inputs: tuple[TensorSpec, ...] = ()
-    module: torch.nn.Module | None = None
-    path: Path | None = None
-    example: dict[str, Array] = field(default_factory=dict)
-    sizes: Mapping[str, Sizes | None] = field(default_factory=dict)
-    fresh: bool = False
-    parameters: int | None = None
-    named_weights: bool = False
-    weights: str = ""
-    weights_sha256: str = ""
-    source: str = ""
-
-
 class Source(ABC):
     """A source of models, such as a library; ``prefix`` is written before the colon in a model's name."""
 
@@ -184,7 +165,7 @@ class Source(ABC):
         return ()
 
     @abstractmethod
-    def open(self, name: str, request: LoadRequest) -> OpenedModel:
+    def open(self, name: str, request: LoadRequest) -> Model:
         """Return the model called ``name``. Raises InferlensError if it cannot be opened."""
 
     def preparation(self, name: str, spec: TensorSpec) -> Callable[[Any], Array]:

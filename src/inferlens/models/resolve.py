@@ -32,7 +32,7 @@ from inferlens.models.factories import Factory, Hub, Live
 from inferlens.models.files import SUFFIXES, OnnxFile, TorchFile, onnx_graph, weight_files
 from inferlens.models.inputs import called_by_name, draw, guess_input, half_precision, try_inputs
 from inferlens.models.libraries import FakeSource, Timm, Torchvision, Transformers, Zoo
-from inferlens.models.model import InputsAtBatch, LoadRequest, Model, ModelInfo, OpenedModel, Problem, Source
+from inferlens.models.model import InputsAtBatch, LoadRequest, Model, ModelInfo, Problem, Source
 from inferlens.models.samples import RANDOM, Samples, read_samples
 from inferlens.models.weights import fingerprint, load_weights, parameter_count, randomize
 from inferlens.record.files import FileType, file_kind
@@ -142,22 +142,18 @@ def load(case: Case, *, trust: bool = False, live: Path | None = None) -> Model:
     Raises InferlensError if the model, its weights or the requested inputs do not fit together.
     """
     opened = _open(case, trust, live)
-    module = opened.module
     weights = _weights(opened, case, trust)
     inputs = _inputs(opened, case)
     data = _calibration(case, inputs)
-    file_hash = opened.weights_sha256 or opened.source.rpartition(" ")[2]
-    return Model(
+    module, file_hash = opened.module, opened.weights_sha256 or opened.source.rpartition(" ")[2]
+    return replace(
+        opened,
         spec=case.model,
         name=case.model.partition(":")[2],
-        format=opened.format,
         inputs=inputs,
-        module=module,
-        path=opened.path,
         example=next(data.feeds()) if data else {} if case.inputs else opened.example,
         samples=data,
         weights=weights,
-        source=opened.source,
         parameters=opened.parameters if module is None else parameter_count(module),
         weights_sha256=file_hash if module is None else fingerprint(module),
     )
@@ -182,17 +178,17 @@ def load_samples(data: str, case: Case, inputs: tuple[TensorSpec, ...]) -> Sampl
 
 def exported_model(case: Case, facts: ModelFacts) -> Model:
     """Return the model of ``case`` without its module, for backends that run its exported file."""
-    return Model(spec=case.model, format="module", **msgspec.structs.asdict(facts))
+    return Model(spec=case.model, **msgspec.structs.asdict(facts))
 
 
-def _open(case: Case, trust: bool, live: Path | None) -> OpenedModel:
+def _open(case: Case, trust: bool, live: Path | None) -> Model:
     prefix, _, name = case.model.partition(":")
     check_choice("source of models", prefix, BY_PREFIX)  # the name may come from a file, such as a provenance
     source = BY_PREFIX[prefix]
     if source.format == "module":
         library("torch", extra="torch").manual_seed(case.seed)
     factories.import_from_here()
-    opened = source.open(name, LoadRequest(weights=case.weights, trust=trust, live=live))
+    opened: Model = source.open(name, LoadRequest(weights=case.weights, trust=trust, live=live))
     if opened.module is not None and opened.format == "module":  # stored programs do not change
         opened.module.eval().requires_grad_(False)
         if case.inputs and not opened.inputs:
@@ -269,7 +265,7 @@ def with_named_sizes(model_info: ModelInfo, plan: Plan, live: Path | None) -> Mo
     return _with_inputs(model_info, _open(Case(model=model_info.spec, backend=""), plan.trust, live), plan)
 
 
-def _with_inputs(model_info: ModelInfo, opened: OpenedModel, plan: Plan) -> ModelInfo:
+def _with_inputs(model_info: ModelInfo, opened: Model, plan: Plan) -> ModelInfo:
     pairs = itertools.product(plan.input, plan.dim)
     return msgspec.structs.replace(
         model_info, inputs=tuple(with_dims(opened.inputs, tensor_specs, dims) for tensor_specs, dims in pairs)
@@ -305,7 +301,7 @@ def _user_frame(error: BaseException) -> str:
     return ""
 
 
-def _requested_weights(opened: OpenedModel, case: Case, trust: bool) -> str:
+def _requested_weights(opened: Model, case: Case, trust: bool) -> str:
     """Load the requested weights, if they are in a file. Return their origin; empty for random weights."""
     if case.weights and (opened.format != "module" or opened.module is None):
         raise InferlensError(f"{case.model} brings its own weights.", hint="leave out --weights")
@@ -320,7 +316,7 @@ def _requested_weights(opened: OpenedModel, case: Case, trust: bool) -> str:
     return ""
 
 
-def _weights(opened: OpenedModel, case: Case, trust: bool) -> str:
+def _weights(opened: Model, case: Case, trust: bool) -> str:
     """Give a fresh module its weights, and return their origin."""
     if source := _requested_weights(opened, case, trust):
         return source
@@ -330,7 +326,7 @@ def _weights(opened: OpenedModel, case: Case, trust: bool) -> str:
     return f"random, seed {case.seed}"
 
 
-def _inputs(opened: OpenedModel, case: Case) -> tuple[TensorSpec, ...]:
+def _inputs(opened: Model, case: Case) -> tuple[TensorSpec, ...]:
     """Return the model's own inputs, replaced by the requested ones, at the batch of the case.
 
     Raises an error for sizes and types that the model's file does not take.
@@ -359,7 +355,7 @@ def _inputs(opened: OpenedModel, case: Case) -> tuple[TensorSpec, ...]:
     return without_usual_names(opened.inputs, specs)
 
 
-def _check_sizes(spec: TensorSpec, opened: OpenedModel) -> None:
+def _check_sizes(spec: TensorSpec, opened: Model) -> None:
     """Raise an error if an input has other sizes or another type than the file fixes."""
     if spec.name not in opened.sizes:
         return
