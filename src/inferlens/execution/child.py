@@ -85,7 +85,7 @@ class Outcome(Generic[Value]):
         if result.status == "ok":
             return cast("Value", result.value)
         if result.problem:
-            raise result.problem.error()
+            raise result.problem
         if self.answered:
             raise InferlensError(result.reason, hint=result.hint)
         shown = () if result.status == "timed out" else self.tail[-5:]  # without the place in the child's code

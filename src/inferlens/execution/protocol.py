@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar, get_type_hints
+from typing import Any, Generic, Literal, TypeVar, get_type_hints
 
 import msgspec
 from msgspec import Struct
@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from inferlens.backends import BACKENDS, reference_backend
 from inferlens.errors import InferlensError, Unsupported
-from inferlens.models.model import ModelInfo, Problem
+from inferlens.models.model import ModelInfo
 from inferlens.record.record import Artefact, Memory, ModelFacts, Phase, PhaseName, Record, Status, Warning
 from inferlens.record.store import PROFILE, RECORD
 from inferlens.spec.case import Case
@@ -68,9 +68,9 @@ class PlannedCase:
         return replace(self.reference, batch=None).digest if self.reference else ""
 
 
-def as_json(value: Any) -> bytes:
-    """Return a value as JSON, with the paths and errors in it."""
-    return msgspec.json.encode(value, enc_hook=_encode_other)
+def as_json(value: Any, *, order: Literal["deterministic"] | None = None) -> bytes:
+    """Return a value as JSON, with the paths and errors in it; in an order, the same for equal values."""
+    return msgspec.json.encode(value, order=order, enc_hook=_encode_other)
 
 
 _DECODING = threading.Lock()  # msgspec crashes where two threads use a type for the first time
@@ -84,7 +84,7 @@ def from_json(data: bytes | msgspec.Raw, type: Any) -> Any:
 
 def _encode_other(value: Any) -> Any:
     if isinstance(value, InferlensError):
-        return Problem.of(value)
+        return {"what": value.what, "expected": value.expected, "hint": value.hint}
     return str(value)
 
 
@@ -154,7 +154,7 @@ class TaskResult(Struct, Generic[Value], frozen=True, kw_only=True):
     status: Status = "ok"
     reason: str = ""
     hint: str = ""
-    problem: Problem | None = None
+    problem: InferlensError | None = None
     model: ModelFacts | None = None
     phases: tuple[Phase, ...] = ()
     warnings: tuple[Warning, ...] = ()

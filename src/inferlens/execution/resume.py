@@ -30,7 +30,7 @@ from msgspec.structs import replace
 from inferlens.analysis.tuning import Trial
 from inferlens.errors import InferlensError
 from inferlens.execution.cases import Environments, ModelHandle
-from inferlens.execution.protocol import Observer, PlannedCase, remove_results
+from inferlens.execution.protocol import Observer, PlannedCase, as_json, remove_results
 from inferlens.models import factories
 from inferlens.models.resolve import files_of, runs_code
 from inferlens.models.samples import is_code
@@ -87,7 +87,8 @@ def request_hash(command: str, plan: Plan, model: str, handle: ModelHandle | Non
     """
     budget = replace(plan.budget, within=None)
     content = [sha256(Path(handle.live))] if handle and handle.live else content_of(model, plan)
-    return sha256(as_text([command, budget, plan.repeats, plan.rebuild, plan.accuracy, content, *options]))[:12]
+    request = [command, budget, plan.repeats, plan.rebuild, plan.accuracy, content, *options]
+    return sha256(as_json(request, order="deterministic"))[:12]
 
 
 def requests_of(
@@ -96,11 +97,6 @@ def requests_of(
     """Return the hash of the request by model."""
     models = {planned.case.model for planned in cases}
     return {model: request_hash(command, plan, model, handle, *options) for model in models}
-
-
-def as_text(value: object) -> bytes:
-    """Return a value as JSON that is the same for equal values."""
-    return msgspec.json.encode(value, order="deterministic")
 
 
 def reuse_earlier(
@@ -254,7 +250,7 @@ class TrialLog:
         rerun: bool = False,
     ) -> None:
         live = [sha256(Path(model.live))] if model and model.live else []
-        first_line = as_text([*key, *live])
+        first_line = as_json([*key, *live], order="deterministic")
         lines = path.read_bytes().split(b"\n") if path.exists() else [b""]
         if (rerun or lines[0] != first_line) and any(lines[1:]):
             shutil.rmtree(path.parent / WORK, ignore_errors=True)  # files of a run that was stopped

@@ -174,7 +174,7 @@ class References:
             )
             if value.evaluation:
                 if value.evaluation.problem:  # all cases would have it
-                    raise value.evaluation.problem.error()
+                    raise value.evaluation.problem
                 self.evaluations[planned.evaluated_as] = value.evaluation
         else:
             reference = Reference(name=name, missing=f"the reference failed: {result.reason}")

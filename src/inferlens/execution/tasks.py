@@ -49,7 +49,7 @@ from inferlens.measure.monitor import default_threads
 from inferlens.measure.output_check import Evaluation, Expected
 from inferlens.measure.series import Feeding, Turn
 from inferlens.models import inputs, resolve
-from inferlens.models.model import Model, Problem
+from inferlens.models.model import Model
 from inferlens.models.weights import buffers, restore
 from inferlens.record.record import (
     EMPTY_KERNEL,
@@ -160,11 +160,11 @@ class TaskContext:
             traceback.print_exc()
         if self.answered:  # the exit code says that something went wrong afterwards
             sys.exit(1)
-        problem = Problem.of(error) if isinstance(error, InferlensError) else None
+        problem = error if isinstance(error, InferlensError) else None
         self._send(TaskAnswer(self._result(*ending(error), value=self.value, problem=problem)))
 
     def _result(
-        self, status: Status, reason: str = "", hint: str = "", *, value: Any, problem: Problem | None = None
+        self, status: Status, reason: str = "", hint: str = "", *, value: Any, problem: InferlensError | None = None
     ) -> msgspec.Raw:
         preparation = self.preparation
         result = TaskResult(
@@ -293,7 +293,7 @@ def reference(job: ReferenceJob, context: TaskContext) -> ReferenceRun:
             try:
                 evaluation = output_check.evaluate(job.accuracy, job.case, model, runner)
             except InferlensError as error:
-                evaluation = Evaluation(problem=Problem.of(error))
+                evaluation = Evaluation(problem=error)
     files: dict[str, Any] = {f"input{index}": value for index, value in enumerate(arrays.values())}
     for kind, outputs in zip(("output", "second"), calls, strict=False):
         files |= {f"{kind}{index}": value for index, value in enumerate(outputs)}

@@ -32,7 +32,7 @@ from inferlens.backends.base import TOLERANCES, Inputs, Outputs, Runner
 from inferlens.errors import InferlensError
 from inferlens.models import resolve, samples
 from inferlens.models.inputs import kind_of
-from inferlens.models.model import Array, Model, Problem
+from inferlens.models.model import Array, Model
 from inferlens.models.samples import Samples, by_name, import_function, is_code
 from inferlens.models.weights import bits, buffers
 from inferlens.record.record import (
@@ -231,7 +231,7 @@ class Evaluation(Struct, frozen=True, kw_only=True):
     top5: float | None = None
     commonest: float | None = None
     classes: tuple[int, ...] = ()
-    problem: Problem | None = None
+    problem: InferlensError | None = None
 
 
 def data_for(data: str, case: Case, model: Model) -> Samples | Evaluate:

@@ -19,7 +19,7 @@ from msgspec import Struct
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.models.files import OnnxFile, find_file
 from inferlens.models.inputs import shapes_fit
-from inferlens.models.model import TRUST, Format, LoadRequest, Model, ModelInfo, Problem, Source
+from inferlens.models.model import TRUST, Format, LoadRequest, Model, ModelInfo, Source
 from inferlens.record.files import FileType, sha256, write_whole
 from inferlens.record.record import ModelFacts
 from inferlens.spec.case import Case, TensorSpec
@@ -173,7 +173,7 @@ class Compiled(Source):
             problem=self.problem(path, provenance),
         )
 
-    def problem(self, path: Path, provenance: Provenance | None) -> Problem | None:  # noqa: ARG002 - some kinds have no problems
+    def problem(self, path: Path, provenance: Provenance | None) -> Unsupported | None:  # noqa: ARG002 - some kinds have no problems
         """Return why the file cannot run here, as far as that can be read without a GPU."""
         return None
 
@@ -202,12 +202,12 @@ class EngineFile(Compiled):
     suffixes = (".engine", ".plan")
     title = "TensorRT engine"
 
-    def problem(self, path: Path, provenance: Provenance | None) -> Problem | None:
+    def problem(self, path: Path, provenance: Provenance | None) -> Unsupported | None:
         try:
             if provenance is None:  # otherwise its hash was checked
                 read_header(path)
         except Unsupported as error:
-            return Problem.of(error)
+            return error
         return None
 
 
@@ -233,9 +233,10 @@ class OpenVinoFile(Compiled):
     suffixes = (".xml",)
     title = "OpenVINO IR"
 
-    def problem(self, path: Path, provenance: Provenance | None) -> Problem | None:  # noqa: ARG002
+    def problem(self, path: Path, provenance: Provenance | None) -> Unsupported | None:  # noqa: ARG002
         weights = path.with_suffix(".bin")
-        return None if weights.is_file() else Problem(f"{weights}, which holds the weights of {path.name}, is missing.")
+        missing = Unsupported(f"{weights}, which holds the weights of {path.name}, is missing.")
+        return None if weights.is_file() else missing
 
 
 def _origin(provenance: Provenance) -> Case:

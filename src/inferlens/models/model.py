@@ -28,25 +28,6 @@ InputsAtBatch = tuple[tuple[TensorSpec, ...], int | None]  # the inputs and the 
 TRUST = "--trust, if you trust its author"
 
 
-class Problem(Struct, frozen=True):
-    """A reason why a model cannot be used: an error, as data."""
-
-    what: str
-    expected: str = ""
-    hint: str = ""
-
-    @staticmethod
-    def of(error: InferlensError) -> Problem:
-        return Problem(error.what, error.expected, error.hint)
-
-    def error(self) -> InferlensError:
-        return InferlensError(self.what, expected=self.expected, hint=self.hint)
-
-    def refusal(self) -> Unsupported:
-        """Return the error of a case that cannot run."""
-        return Unsupported(self.what, expected=self.expected, hint=self.hint)
-
-
 class ModelInfo(Struct, frozen=True, kw_only=True):
     """The meaning of a model's name, before anything heavy is loaded.
 
@@ -73,22 +54,21 @@ class ModelInfo(Struct, frozen=True, kw_only=True):
     origin: Case | None = None
     origin_format: Format | None = None
     danger: str = ""
-    problem: Problem | None = None
-    unfit: tuple[tuple[InputsAtBatch, Problem], ...] = ()
+    problem: Unsupported | None = None
+    unfit: tuple[tuple[InputsAtBatch, Unsupported], ...] = ()
     inputs: tuple[tuple[TensorSpec, ...], ...] = ()
     convolutional: bool = False
 
     def refusal(self, feed: InputsAtBatch) -> Unsupported | None:
         """Return why no backend can run the model with these inputs; ``None`` if nothing is known against it."""
-        problem = self.problem or dict(self.unfit).get(feed)
-        return problem.refusal() if problem else None
+        return self.problem or dict(self.unfit).get(feed)
 
     def check(self, trusted: bool, required: bool = True) -> None:
         """Raise InferlensError for a file that would run untrusted code, or for a ``required`` one that cannot run."""
         if self.danger and not trusted:
             raise InferlensError(self.danger, hint=TRUST)
         if self.problem and required:  # with other models, the problem is shown in a row
-            raise self.problem.refusal()
+            raise self.problem
 
 
 Sizes = tuple[tuple[int, int | None], ...]

@@ -32,7 +32,7 @@ from inferlens.models.factories import Factory, Hub, Live
 from inferlens.models.files import SUFFIXES, OnnxFile, TorchFile, onnx_graph, weight_files
 from inferlens.models.inputs import called_by_name, draw, guess_input, half_precision, try_inputs
 from inferlens.models.libraries import FakeSource, Timm, Torchvision, Transformers, Zoo
-from inferlens.models.model import InputsAtBatch, LoadRequest, Model, ModelInfo, Problem, Source
+from inferlens.models.model import InputsAtBatch, LoadRequest, Model, ModelInfo, Source
 from inferlens.models.samples import RANDOM, Samples, read_samples
 from inferlens.models.weights import fingerprint, load_weights, parameter_count, randomize
 from inferlens.record.files import FileType, file_kind
@@ -218,8 +218,7 @@ def check(model_info: ModelInfo, plan: Plan, live: Path | None = None) -> ModelI
             raise
         return model_info  # the backends report it, too
     except Unsupported as error:
-        problem = Problem.of(error)
-        return msgspec.structs.replace(model_info, unfit=tuple((feed, problem) for feed in feeds(plan, model_info)))
+        return msgspec.structs.replace(model_info, unfit=tuple((feed, error) for feed in feeds(plan, model_info)))
     except InferlensError:
         raise
     except Exception as error:
@@ -234,12 +233,12 @@ def check(model_info: ModelInfo, plan: Plan, live: Path | None = None) -> ModelI
         check_kept(case, [*(name for name, _ in opened.module.named_modules()), *nodes])
     model_info = msgspec.structs.replace(model_info, precision=half_precision(opened) or model_info.precision)
     specs_by_inputs: dict[tuple[TensorSpec, ...], tuple[TensorSpec, ...]] = {}
-    unfit: list[tuple[InputsAtBatch, Problem]] = []
+    unfit: list[tuple[InputsAtBatch, Unsupported]] = []
     for inputs, batch in feeds(plan, model_info):
         try:
             specs_by_inputs[inputs] = _inputs(opened, msgspec.structs.replace(case, inputs=inputs, batch=batch))
         except Unsupported as error:
-            unfit.append(((inputs, batch), Problem.of(error)))
+            unfit.append(((inputs, batch), error))
     for inputs, specs in specs_by_inputs.items():
         if data := _calibration(case, specs):
             next(data.feeds(1))
