@@ -32,13 +32,15 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.race import POOLS, Source, read
+from inferlens.analysis.tuning import Observation, Point, setting_effects
 from inferlens.backends.base import Knob
 from inferlens.backends.fake import Fake
 from inferlens.execution.protocol import PlannedCase
-from inferlens.execution.tuning.search import Candidates, Observation, Point, Search, setting_effects
+from inferlens.execution.tuning.search import Search
 from inferlens.execution.tuning.space import SearchSpace, combinations
 from inferlens.models.model import ModelInfo
-from inferlens.spec.case import Case
+from inferlens.record.record import Environment, Measurement, ModelFacts, Record
+from inferlens.spec.case import Budget, Case
 from inferlens.spec.objective import Objective
 from inferlens.stats.race_rule import LEAST_ROUNDS, Entry, RaceData
 from inferlens.units import duration, percent
@@ -71,18 +73,18 @@ class Planted:
                 if draw.random() < 0.2:
                     self._pairs[case.label, f"{one}=1", f"{item}=1"] = draw.gauss(0, 0.02)
             needs = {own[0]: (own[1],)} if len(own) > 2 and draw.random() < 0.5 else {}
-            without = {own[2]: (own[3],)} if len(own) > 3 and draw.random() < 0.5 else {}
+            excludes = {own[2]: (own[3],)} if len(own) > 3 and draw.random() < 0.5 else {}
             for name in own:
-                conditions = {"needs": needs.get(name, ()), "without": without.get(name, ())}
+                conditions = {"needs": needs.get(name, ()), "excludes": excludes.get(name, ())}
                 knobs.append(Knob(name=name, values=(1,), variants=(case.variant,), **conditions))
         Fake.options = msgspec.defstruct("Options", [(name, int, 0) for name in names], frozen=True)
         Fake.variants, Fake.knobs = tuple(case.variant for case in cases), tuple(knobs)
         model_info = ModelInfo(spec="fake:demo", name="demo", format="fake")
-        space = SearchSpace(tuple(PlannedCase(case, model_info, None) for case in cases), (), {"fake": Fake.knobs})
-        self.candidates = Candidates(space, Objective.parse("latency"))
-        self.families = [self.candidates.point(case) for case in cases]
+        families = tuple(PlannedCase(case, model_info, None) for case in cases)
+        self.space = space = SearchSpace(families, (), {"fake": Fake.knobs})
+        self.families = [space.point(case) for case in cases]
         self.options = {case.label: [f"{name}=1" for name in space.values(case)] for case in cases}
-        self.all = [self.candidates.point(case) for family in cases for case in combinations(family, space)]
+        self.all = [space.point(case) for family in cases for case in combinations(family, space)]
         self.best = min(map(self.log, self.all))
 
     @staticmethod
@@ -142,16 +144,26 @@ def confirmed(machine: Machine, finalists: Sequence[Point]) -> tuple[Point, list
     return leader, seen
 
 
+def record_of(case: Case, log: float) -> Record:
+    """Return the record of a process with the logarithm of its latency."""
+    latency = Measurement(metric="latency", unit="s", clock="drawn", samples=(math.exp(log),))
+    return Record(
+        id=case.digest, created="", case=case, budget=Budget(iterations=1), status="ok",
+        model=ModelFacts(name="demo"), environment=Environment(), measurements=(latency,),
+    )  # fmt: skip
+
+
 def searched(machine: Machine) -> Point:
     """What the search names."""
     space, begin = machine.space, time.process_time()
-    search = Search(space.families, space.candidates.neighbours, lambda _: 1.0)
-    while points := search.propose():
-        search.add({**machine.round(points)})
-    finalists = search.finalists()[:2]
+    search = Search(space.space, Objective.parse("latency"))
+    while cases := search.ask(lambda _: 1.0):
+        logs = machine.round(map(space.space.point, cases)).values()
+        search.tell(list(map(record_of, cases, logs)))
+    finalists = list(map(space.space.point, search.finalists(rival=True)))
     machine.own = (time.process_time() - begin) / machine.processes
     winner, finals = confirmed(machine, finalists)
-    effects = setting_effects([*search.observations, *finals], winner)
+    effects = setting_effects([*search.model.observations, *finals], winner)
     for name in sorted(winner.settings):
         true = math.exp(space.log(Point(winner.family, winner.settings - {name})) - space.log(winner))
         _, low, high = effects[name] or (1.0, 0.0, math.inf)

@@ -6,17 +6,20 @@ from the search space. Both are read strictly: a tuning with a broken part is re
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Annotated
 
 import msgspec
+import numpy as np
 from msgspec import Meta, field
 from msgspec.structs import replace
 
-from inferlens.analysis.measures import AccuracyScore, accuracy_of, measure_value, score_accuracy
-from inferlens.analysis.race import FinalsAim, RaceAnswer, race
+from inferlens.analysis.measures import AccuracyScore, accuracy_of, measure_value, score_accuracy, violations
+from inferlens.analysis.race import FinalsAim, RaceAnswer, log_cost, race
 from inferlens.analysis.samples import CaseRuns, group_by
 from inferlens.errors import InferlensError, check_choice
 from inferlens.record.display import Struct
@@ -25,6 +28,7 @@ from inferlens.record.record import Record
 from inferlens.record.store import BEST, RECORD, TRIALS, TUNING, is_of_tuning
 from inferlens.spec.case import Case
 from inferlens.spec.objective import MEASURES, Constraint, Objective
+from inferlens.stats.intervals import student_quantile
 
 SCHEMA = "inferlens.tuned/1"
 REPORT = "tuned.json"
@@ -32,6 +36,7 @@ WINNER = "winner"
 AGAIN = "the same 'inferlens tune', which goes on where it was"
 Factor = Annotated[float, Meta(gt=0, lt=1e12)]
 Seconds = Annotated[float, Meta(gt=-1e9, lt=1e9)]
+LARGEST_EFFECT = math.log(10)  # an interval that reaches further says nothing
 
 
 class Trial(Struct, frozen=True, kw_only=True):
@@ -130,10 +135,6 @@ class TuningReport(Struct, frozen=True, kw_only=True):
         return FinalsAim(self.objective, frozenset(cases[record].digest for record in rejected))
 
     @property
-    def candidate_count(self) -> int:
-        return len(self.candidates)
-
-    @property
     def fastest(self) -> tuple[Case, ...]:
         """The cases of the answer: the winner, or all that are equally good."""
         cases = self._cases
@@ -142,6 +143,150 @@ class TuningReport(Struct, frozen=True, kw_only=True):
     @property
     def runs_by_case(self) -> dict[str, CaseRuns]:
         return _group_by_case([*self.search_records, *self.final_records])
+
+
+# What rounds say about candidates and their settings.
+
+
+class Point(Struct, frozen=True):
+    """A candidate: its family, ``VARIANT PRECISION``, and its settings that are not the family's defaults."""
+
+    family: str
+    settings: frozenset[str] = frozenset()
+
+
+class Observation(Struct, frozen=True):
+    """The logarithm of a time that was measured in a round."""
+
+    point: Point
+    log: float
+    round: Hashable
+
+
+Points = Mapping[str, Point]  # by the digest of the case
+Speedup = tuple[float, float, float]  # with the ends of its 95 % interval
+
+
+def timed_points(trials: Sequence[Trial], objective: Objective, points: Points) -> list[Observation]:
+    """Return the logarithms of the costs of all records that may be ranked."""
+    return [
+        Observation(points[record.case.digest], log, number)
+        for number, trial in enumerate(trials)
+        for record in trial.records
+        if record.ranked and (log := log_cost(objective, record)) is not None
+    ]
+
+
+def measured_candidates(
+    trials: Sequence[Trial],
+    limits: Sequence[Constraint],
+    best: Case | None,
+    points: Points,
+    speedups: Mapping[Point, Speedup],
+) -> tuple[Candidate, ...]:
+    """Return all measured candidates: the finalists, slower ones, and those that could not win; the best first."""
+    searches = _group_by_case([record for trial in trials if not trial.final for record in trial.records])
+    finals = _group_by_case([record for trial in trials if trial.final for record in trial.records])
+    results = []
+    for digest, runs in {**searches, **finals}.items():
+        final, first = digest in finals, searches.get(digest, runs).first
+        if final:  # only the finals say whether it fails, and only the search whether it keeps the limits
+            rejections = [_rejection(record, ()) for record in finals[digest].records]
+            measured = [record for record in searches[digest].records if record.ranked] if first.case != best else []
+            rejections += [_rejection(record, limits) for record in measured[:1]]
+        else:
+            rejections = [_rejection(record, limits) for record in runs.records]
+        speedup, low, high = speedups.get(points[digest], (None, None, None))
+        results.append(
+            Candidate(
+                record=first.id, settings=tuple(sorted(points[digest].settings)), speedup=speedup, low=low, high=high,
+                rejection=next(filter(None, rejections), ""), final=final,
+            )
+        )  # fmt: skip
+    results.sort(key=lambda result: (not result.final, bool(result.rejection), -(result.speedup or 0.0)))
+    return tuple(results)
+
+
+def _rejection(record: Record, limits: Sequence[Constraint]) -> str:
+    """Return why a record could not be the best; empty if it could."""
+    if record.status != "ok":
+        return f"{record.status}: {record.reason}"
+    if not record.ranked and record.agreement:
+        return f"wrong outputs: {record.agreement.reason}"
+    return next((violation.sentence for violation in violations(record, limits)), "")
+
+
+def winner_effects(trials: Sequence[Trial], objective: Objective, best: Point, points: Points) -> tuple[Effect, ...]:
+    """Return the effects of the settings of the best, and of others that could be added to it, by all rounds."""
+    names = {setting.partition("=")[0] for setting in best.settings}
+    seconds: dict[Point, list[float]] = {}  # of builds, without the export, which all share, and without cached builds
+    for record in (record for trial in trials for record in trial.records):
+        builds = [phase.seconds for phase in record.phases if phase.name == "build" and phase.note != "cached"]
+        if builds:
+            seconds.setdefault(points[record.case.digest], []).append(sum(builds))
+    results = []
+    for setting, effect in setting_effects(timed_points(trials, objective, points), best).items():
+        chosen = setting in best.settings
+        if chosen or setting.partition("=")[0] not in names:  # no other value of a knob that the best has set
+            speedup, low, high = effect or (None, None, None)
+            longer = _longer_build(seconds, best.family, setting)
+            results.append(Effect(setting=setting, speedup=speedup, low=low, high=high, build=longer, chosen=chosen))
+    return tuple(results)
+
+
+def _longer_build(seconds: Mapping[Point, list[float]], family: str, setting: str) -> float | None:
+    """Return how many seconds longer a build of a family takes with a setting."""
+    differences = []
+    for point in seconds:
+        without = Point(family, point.settings - {setting})
+        if point.family == family and setting in point.settings and without in seconds:
+            differences.append(fmean(seconds[point]) - fmean(seconds[without]))
+    return fmean(differences) if differences else None
+
+
+def setting_effects(observations: Sequence[Observation], point: Point) -> dict[str, Speedup | None]:
+    """Return the speed-up by each setting of a point's family, and its 95 % interval; ``None`` if unknown.
+
+    By least squares: the logarithm of a time is the level of its round, plus that of its candidate, or in the family of
+    ``point``, the family's plus the effect of each setting there. The intervals of all settings that were measured in
+    the family hold at once (Bonferroni), as a winner has the settings that looked best.
+    """
+    places: dict[Hashable, int] = {}
+    columns = [
+        [places.setdefault(term, len(places)) for term in _terms(observation, point.family)]
+        for observation in observations
+    ]
+    design = np.zeros((len(observations), len(places)))
+    for row, column in enumerate(columns):
+        design[row, column] = 1.0
+    logs, inverse = np.array([observation.log for observation in observations]), np.linalg.pinv(design)
+    rest = logs - design @ (inverse @ logs)
+    freedom = len(observations) - int(np.linalg.matrix_rank(design))
+    points = [observation.point for observation in observations]
+    measured = {name for other in points if other.family == point.family for name in other.settings}
+    effects: dict[str, Speedup | None] = dict.fromkeys(sorted(point.settings | measured))
+    for name in effects.keys() & measured if freedom > 0 else ():
+        contrast = np.zeros(len(places))
+        contrast[places["setting", name]] = -1.0
+        weights = contrast @ inverse  # of the measurements
+        if not np.allclose(weights @ design, contrast, atol=1e-6):  # it never differed without another setting
+            continue
+        error = math.sqrt(float(rest @ rest) / freedom * float(weights @ weights))
+        log, margin = float(weights @ logs), error * student_quantile(1 - 0.025 / len(measured), freedom)
+        if abs(log) + margin < LARGEST_EFFECT:
+            effects[name] = (math.exp(log), math.exp(log - margin), math.exp(log + margin))
+    return effects
+
+
+def _terms(observation: Observation, family: str) -> list[Hashable]:
+    """Return the terms whose sum is the logarithm of a time."""
+    point, round_term = observation.point, ("round", observation.round)
+    if point.family != family:
+        return [round_term, point]
+    return [round_term, ("family",), *(("setting", name) for name in point.settings)]
+
+
+# What tables and charts show of candidates.
 
 
 class CandidateFacts(Struct, frozen=True, kw_only=True):

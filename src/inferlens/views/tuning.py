@@ -105,30 +105,30 @@ def tuning_document(tuned: TuningReport, reference: str | None = None, top: int 
     Raises:
         InferlensError: if ``reference`` names no row of the finals.
     """
-    shown, facts = finals_rows(tuned, reference), candidate_facts(tuned)
-    title = f"{plain(tuned.trials[0].records[0].case.model)} tuned" if tuned.candidates else "Nothing was tried"
-
-    def candidates() -> list[dict[str, Any]]:
-        return [_candidate_data(tuned, candidate) for candidate in facts]
+    finals, facts = finals_rows(tuned, reference), candidate_facts(tuned)
+    candidates = [_candidate_data(tuned, fact) for fact in facts]
 
     def data() -> dict[str, Any]:
         fields = {key: value for key, value in fields_by_key(tuned).items() if key not in ("schema", "trials")}
-        load = mean_load(row.machine_load for row in shown)
-        results = {"tried": len(facts), "machine_load": load, "rows": shown, "candidates": candidates()}
+        load = mean_load(row.machine_load for row in finals)
+        results = {"tried": len(facts), "machine_load": load, "rows": finals, "candidates": candidates}
         return {"schema": TUNING_SCHEMA, **fields, **results}
 
     def tries(_: Screen) -> Iterator[list[Table | str]]:
         """Yield fewer and fewer rows, and at last only the table and the sentences about its use."""
         blocks: list[Table | str] = []
         for limit in [top] if top else range(MAX_ROWS, 1, -1):
-            blocks = _tuning_blocks(tuned, shown, facts, limit)
+            blocks = _tuning_blocks(tuned, finals, facts, limit)
             yield blocks
         yield [blocks[0], *blocks[-2:]]
 
-    def blocks() -> list[Table | str]:
-        return [*_tuning_blocks(tuned, shown, facts), candidates_table(facts)]
-
-    return Document(blocks, data, candidates, title=title, tries=tries)
+    return Document(
+        lambda: [*_tuning_blocks(tuned, finals, facts), candidates_table(facts)],
+        data,
+        lambda: candidates,
+        title=f"{plain(tuned.trials[0].records[0].case.model)} tuned" if tuned.candidates else "Nothing was tried",
+        tries=tries,
+    )
 
 
 def finals_rows(tuned: TuningReport, reference: str | None = None) -> list[Row]:
@@ -171,21 +171,21 @@ def _candidate_data(tuned: TuningReport, facts: CandidateFacts) -> dict[str, Any
 
 
 def _tuning_blocks(
-    tuned: TuningReport, shown: Sequence[Row], facts: Sequence[CandidateFacts], top: int | None = None
+    tuned: TuningReport, finals: Sequence[Row], facts: Sequence[CandidateFacts], top: int | None = None
 ) -> list[Table | str]:
     """Return the finals' table, and what the search did."""
-    if not shown:
+    if not finals:
         failures = [f"{plain(fact.case.way)}: {plain(fact.outcome)}" for fact in facts[:MOST_NAMES]]
         about = [search_sentence(tuned, facts), *tuning_sentences(tuned)]
         return ["Nothing ran with right outputs.", *failures, *about]
-    return [_finals_table(tuned, shown, facts, top), *tuning_sentences(tuned)]
+    return [_finals_table(tuned, finals, facts, top), *tuning_sentences(tuned)]
 
 
 def _finals_table(
-    tuned: TuningReport, shown: Sequence[Row], facts: Sequence[CandidateFacts], top: int | None = None
+    tuned: TuningReport, all_finals: Sequence[Row], facts: Sequence[CandidateFacts], top: int | None = None
 ) -> Table:
     """Return the answer and the rows of the finals, with rows of the search until there are ``top``."""
-    finals = group_rows(shown, "table")[0]
+    finals = group_rows(all_finals, "table")[0]
     table = records_table(finals, None, top, _tuning_columns(tuned))
     if lines := _search_lines(tuned, facts, finals, table.columns, (top or 0) - len(finals)):
         columns = [replace(column, wide=column.wide and column.key != "speedup") for column in table.columns]
@@ -347,7 +347,7 @@ def tunings_document(tunings: Sequence[TuningReport], reference: str | None = No
     """Return the document of one or several tunings. A screen shows only the answers of several."""
     if len(tunings) == 1:
         return tuning_document(tunings[0], reference, top)
-    finals = records_document([record for tuned in tunings for record in tuned.final_records], reference)
+    document = records_document([record for tuned in tunings for record in tuned.final_records], reference)
 
     def answers_only() -> list[Table | str]:
         lines = []
@@ -366,16 +366,16 @@ def tunings_document(tunings: Sequence[TuningReport], reference: str | None = No
     return Document(
         blocks=lambda: [*answers_only(), *tables()],
         data=lambda: {"schema": TUNINGS_SCHEMA, "tunings": [tuning_document(tuned).data() for tuned in tunings]},
-        rows=finals.rows,
-        fields=finals.fields,
-        title=finals.title,
+        rows=document.rows,
+        fields=document.fields,
+        title=document.title,
         tries=lambda _: [answers_only()],
     )
 
 
 def tunings_sentences(tunings: Sequence[TuningReport]) -> list[str]:
     """Return the size of all searches, and the commands that use the winners."""
-    attempts, size = sum(tuned.candidate_count for tuned in tunings), sum(tuned.size for tuned in tunings)
+    attempts, size = sum(len(tuned.candidates) for tuned in tunings), sum(tuned.size for tuned in tunings)
     sentences = [
         f"{_tuning_name(tuned)}: nothing keeps all limits. {plain(' '.join(tuned.broken_constraints))}"
         for tuned in tunings

@@ -1,125 +1,153 @@
-"""The search of a tuning, without processes: proposals in a space whose best is known, and the advice of profiles."""
+"""The search of a tuning, without processes: the cases it asks for in a space whose best is known, and advice."""
 
 import itertools
 import math
 from collections import Counter
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
 from inferlens.analysis.measures import bottleneck
 from inferlens.analysis.tuning import Advice, Candidate
-from inferlens.backends.base import Capabilities, Support
-from inferlens.execution.tuning.search import Point, Search, advice_that_paid, advised_cases
+from inferlens.backends.base import Capabilities, Knob, Recommendation, Support
+from inferlens.backends.fake import Fake
+from inferlens.execution.protocol import PlannedCase
+from inferlens.execution.tuning.search import Search
+from inferlens.execution.tuning.space import SearchSpace, advice_that_paid, advised_cases
 from inferlens.record.record import KERNEL_FAMILIES, Measurement
+from inferlens.spec.case import Case
+from inferlens.spec.objective import Constraint, Objective
 from inferlens.views.tuning import tuning_sentences
 from tests.execution.tuning.test_space import space
 from tests.execution.tuning.test_tune import KNOB_A, tune
-from tests.spec.test_plan import FLOATS, GPU_HOST, RESNET
-from tests.views.samples import record
+from tests.spec.test_plan import FAKE, FLOATS, GPU_HOST, RESNET
+from tests.views.samples import RIGHT, record
 
 EFFECTS = {"freeze": -0.1, "last": -0.05, "benchmark": 0.0, "spin": 0.2, "graph": -0.2}
 FAMILIES = {"eager": 0.5, "compiled": 0.1, "graphed": 0.0, "slow": 1.5}
 
 
-def log(point):
+@pytest.fixture
+def planted(monkeypatch):
+    """A space whose families are variants of the fake backend, and whose settings are its options."""
+    options = msgspec.defstruct("Options", [(name, int, 0) for name in EFFECTS], frozen=True)
+    knobs = tuple(Knob(name=name, values=(1,)) for name in EFFECTS)
+    for name, value in {"options": options, "variants": tuple(FAMILIES), "knobs": knobs}.items():
+        monkeypatch.setattr(Fake, name, value)
+    families = (PlannedCase(case(name), FAKE, None) for name in FAMILIES)
+    return SearchSpace(tuple(families), (), {"fake": knobs})
+
+
+def case(family, *settings):
+    return Case(model="fake:demo", backend="fake", variant=family, options=dict.fromkeys(settings, 1))
+
+
+def search_in(planted, *limits):
+    return Search(planted, Objective.parse("latency"), Constraint.parse_all(limits))
+
+
+def log(of):
     """The logarithm of a time; the graph does nothing in one family."""
-    effects = {**EFFECTS, **({"graph": 0.0} if point.family == "graphed" else {})}
-    return FAMILIES[point.family] + sum(effects[name] for name in point.settings)
+    effects = {**EFFECTS, **({"graph": 0.0} if of.variant == "graphed" else {})}
+    return FAMILIES[of.variant] + sum(effects[name] for name in of.options)
 
 
-def near(point):
-    return [Point(point.family, point.settings ^ {name}) for name in EFFECTS]
+def ran(of, **fields):
+    return record(of, samples=(math.exp(log(of)),), **fields)
 
 
-def run(search, broken=frozenset()):
+def failed(of):
+    return record(of, median=None, status="crashed")
+
+
+def run(search, broken=frozenset(), costs=None):
     """The rounds until it is over."""
     rounds = []
-    while points := search.propose():
-        rounds.append(points)
-        search.add({point: None if point.settings & broken else log(point) for point in points})
+    while cases := search.ask(lambda one: (costs or {}).get(one.variant, 1.0)):
+        rounds.append(cases)
+        search.tell([failed(one) if one.options.keys() & broken else ran(one) for one in cases])
         assert len(rounds) < 80
     return rounds
 
 
-def begun():
-    return Search([Point(name) for name in FAMILIES], near, lambda point: 4.0 if point.family == "compiled" else 1.0)
+def test_the_best_is_found_and_most_are_not_measured(planted):
+    search = search_in(planted)
+    measured = {one.digest: one for cases in run(search) for one in cases}.values()
+    assert log(search.best) == pytest.approx(-0.25)
+    assert search.finalists(rival=False)[0] == search.best
+    assert len(measured) < 2 ** len(EFFECTS) * len(FAMILIES) / 3
+    assert {one.variant for one in measured} == {*FAMILIES}
+    assert not any(one.variant == "slow" and one.options for one in measured)
 
 
-def test_the_best_is_found_and_most_are_not_measured():
-    search = begun()
-    rounds = run(search)
-    every = [
-        Point(family, frozenset(chosen))
-        for family in FAMILIES
-        for count in range(len(EFFECTS) + 1)
-        for chosen in itertools.combinations(EFFECTS, count)
-    ]
-    assert (log(search.best), search.finalists()[0]) == (pytest.approx(min(map(log, every))), search.best)
-    assert len({point for points in rounds for point in points}) < len(every) / 3
-    assert not any(point.family == "slow" and point.settings for points in rounds for point in points)
+def test_the_best_so_far_is_in_every_round(planted):
+    rounds = run(search_in(planted))
+    for place, cases in enumerate(rounds[1:], 1):
+        assert cases[0] in itertools.chain(*rounds[:place])
 
 
-def test_families_come_first_the_cheap_ones_before():
-    rounds = run(begun())
-    first = [point for points in rounds for point in points][: len(FAMILIES) + 1]
-    assert all(not point.settings for point in first)
-    assert Point("compiled") not in rounds[0]
-    for place, points in enumerate(rounds[1:], 1):
-        assert points[0] in {each for before in rounds[:place] for each in before}, "the best so far is in every round"
+def test_recommended_cases_come_before_all_others_whatever_they_cost(planted, monkeypatch):
+    ways = (Recommendation("compiled", "cpu"), Recommendation("slow", "cpu", {"spin": 1}))
+    monkeypatch.setattr(Fake, "recommended", ways)
+    search, costs = search_in(planted), {"compiled": 9.0}
+    first = [case("eager"), case("compiled"), case("slow", "spin")]  # the reference before them
+    assert search.ask(lambda one: costs.get(one.variant, 1.0)) == first
+    search.tell(list(map(ran, first)))
+    assert {*FAMILIES} == {one.variant for cases in run(search, costs=costs) for one in [*first, *cases]}
 
 
-def test_what_is_promising_comes_before_all_else_whatever_it_costs():
-    known, other = Point("slow", frozenset(["spin"])), Point("compiled")
-    search = Search([*map(Point, FAMILIES)], near, lambda point: 9.0 if point == other else 1.0, first=[other, known])
-    assert search.propose() == [other, known, Point("eager")]
-    search.add({other: 0.1})
-    assert search.propose() == [other, known, Point("eager"), Point("graphed")]
+def test_families_that_take_far_longer_are_measured_when_others_promise_less_for_their_cost(planted):
+    search = search_in(planted)
+    rounds = run(search, costs={"compiled": 9.0})
+    late = next(place for place, cases in enumerate(rounds) if any(one.variant == "compiled" for one in cases))
+    assert {one.variant for cases in rounds[:late] for one in cases} == {"eager", "graphed", "slow"}
+    assert any(one.options for cases in rounds[:late] for one in cases)
+    assert search.best.variant == "compiled", "and then it is tuned as any other"
 
 
-def test_what_takes_far_longer_than_the_others_is_measured_when_nothing_else_promises_a_gain():
-    search = Search([Point(name) for name in FAMILIES], near, lambda point: 9.0 if point.family == "compiled" else 1.0)
-    rounds = run(search)
-    late = next(place for place, points in enumerate(rounds) if any(point.family == "compiled" for point in points))
-    assert {point.family for points in rounds[:late] for point in points} == {"eager", "graphed", "slow"}
-    assert any(point.settings for points in rounds[:late] for point in points)
-    assert search.best.family == "compiled", "and then it is tuned as any other"
+def test_a_setting_by_which_a_candidate_failed_is_not_tried_again_in_its_family(planted):
+    search = search_in(planted)
+    tried = [one for cases in run(search, broken={"graph"}) for one in cases if "graph" in one.options]
+    assert max(Counter(one.variant for one in tried).values()) <= 3
+    assert "graph" not in search.best.options
 
 
-def test_a_setting_by_which_a_candidate_failed_is_not_tried_again_in_its_family():
-    search = begun()
-    rounds = run(search, frozenset(["graph"]))
-    tried = [point for points in rounds for point in points if "graph" in point.settings]
-    assert max(Counter(point.family for point in tried).values()) <= 3
-    assert "graph" not in search.best.settings
+def test_candidates_that_worked_before_and_fail_once_stay_and_so_do_their_neighbours(planted):
+    search = search_in(planted)
+    search.tell(list(map(ran, map(case, FAMILIES))))
+    search.tell(list(map(failed, map(case, FAMILIES))))
+    assert (search.failed, search.best) == (set(), case("graphed"))
+    assert any(one.options and one.variant == "graphed" for cases in run(search) for one in cases)
 
 
-def test_what_worked_before_and_fails_once_stays_and_so_do_its_neighbours():
-    search = begun()
-    run(search)
-    best = search.best
-    search.add({best: None, Point(best.family): None})
-    assert (search.failed, search.best) == (set(), best)
-    assert any(point.family == best.family and point.settings - best.settings for point in search.belief.points)
+def test_families_that_break_a_limit_are_tuned_only_while_nothing_keeps_it(planted):
+    search = search_in(planted, "error=1e-3")
+    while cases := search.ask(lambda _: 1.0):
+        errors = [1e-6 if "freeze" in one.options else 1e-2 for one in cases]
+        search.tell([ran(one, agreement=replace(RIGHT, rel_l2=e)) for one, e in zip(cases, errors, strict=True)])
+    assert "freeze" in search.best.options
+    finalists = search.finalists(rival=True)
+    assert search.excluded(finalists) == {one.digest for one in finalists if "freeze" not in one.options}
+    tuned = {one.point.family for one in search.model.observations if len(one.point.settings) > 1}
+    assert 0 < len(tuned) < len(FAMILIES)
 
 
-def test_what_breaks_a_limit_is_tuned_only_while_nothing_keeps_it():
-    search = begun()
-    while points := search.propose():
-        search.barred |= {point for point in points if "freeze" not in point.settings}
-        search.add({point: log(point) for point in points})
-    assert "freeze" in search.best.settings
-    assert all("freeze" in point.settings for point in search.finalists())
-    tuned = {each.point.family for each in search.observations if len(each.point.settings) > 1}
-    assert search.best.family in tuned
-    assert len(tuned) < len(FAMILIES)
+def test_the_nearest_to_a_limit_can_win_if_all_break_it(planted):
+    search = search_in(planted, "latency=1us")
+    search.tell(list(map(ran, map(case, FAMILIES))))
+    finalists = search.finalists(rival=True)
+    assert finalists == [case("graphed"), case("eager")], "the nearest and the reference"
+    assert search.excluded(finalists) == {case("eager").digest}
 
 
-def test_nothing_is_proposed_where_nothing_ran():
-    search = Search([Point("a")], lambda _: [], lambda _: 1.0)
-    assert search.propose() == [Point("a")]
-    search.add({Point("a"): None})
-    assert search.propose() == []
+def test_nothing_is_proposed_if_nothing_ran(planted):
+    search, rounds = search_in(planted), []
+    while cases := search.ask(lambda one: FAMILIES[one.variant]):
+        rounds.append([one.variant for one in cases])
+        search.tell(list(map(failed, cases)))
+    assert rounds == [["eager", "graphed", "compiled"], ["slow"]], "the cheapest first, after the reference"
+    assert (search.best, search.finalists(rival=True)) == (None, [])
 
 
 # What profiles advise a tuning to try, and what the answer says of advice that paid.

@@ -5,7 +5,8 @@ import random
 
 import pytest
 
-from inferlens.execution.tuning.search import Observation, Point, predict, setting_effects
+from inferlens.analysis.tuning import Observation, Point, setting_effects
+from inferlens.execution.tuning.search import TimeModel
 
 A, B = Point("a"), Point("b")
 
@@ -18,28 +19,47 @@ def seen(*logs):
     return [Observation(*log) for log in logs]
 
 
+def predict(logs, points):
+    return TimeModel.fit(logs).predict(points)
+
+
+def spread(belief, base, point):
+    """The standard deviation of a difference."""
+    return belief.advantages(base)[1][belief.points.index(point)]
+
+
 def test_rounds_are_no_difference_between_candidates():
     belief = predict(seen((A, 0.0, 1), (B, 0.2, 1), (A, 0.5, 2), (B, 0.7, 2)), [A, B])
-    assert belief.mean[1] - belief.mean[0] == pytest.approx(0.2, abs=0.01)
-    assert math.sqrt(belief.difference_variance(0, 1)) < 0.04
+    assert belief.means[B] - belief.means[A] == pytest.approx(0.2, abs=0.01)
+    assert spread(belief, A, B) < 0.04
 
 
 def test_what_a_setting_did_is_expected_elsewhere_too_but_less_surely():
-    points = [A, of("a", "x"), B, of("b", "x"), of("b", "y")]
-    belief = predict(seen((A, 0.0, 1), (of("a", "x"), -0.1, 1), (B, 0.3, 1)), points)
-    mine, other, unknown = (belief.mean[place] - belief.mean[base] for place, base in ((1, 0), (3, 2), (4, 2)))
-    assert mine < other < unknown == pytest.approx(0, abs=1e-3)
-    assert belief.difference_variance(2, 3) > belief.difference_variance(0, 1)
+    pairs = [(A, of("a", "x")), (B, of("b", "x")), (B, of("b", "y"))]
+    belief = predict(seen((A, 0.0, 1), (of("a", "x"), -0.1, 1), (B, 0.3, 1)), [A, B, *(point for _, point in pairs)])
+    same, other, unknown = (belief.means[point] - belief.means[base] for base, point in pairs)
+    assert same < other < unknown == pytest.approx(0, abs=1e-3)
+    assert spread(belief, *pairs[1]) > spread(belief, *pairs[0])
 
 
 def test_most_is_gained_by_what_is_faster_or_not_known():
     logs = seen((A, 0.0, 1), (B, 0.5, 1), (of("a", "x"), 0.1, 1), (A, 0.01, 2), (B, 0.51, 2))
-    belief = predict(logs, [A, B, of("a", "x"), of("a", "y"), of("a", "x", "y")])
-    gain, chance = belief.gain(0), belief.chance(0)
-    assert gain[0] == pytest.approx(0, abs=1e-6)
-    assert gain[3] == max(gain) > gain[4] > gain[1] >= 0
-    assert chance[3] == pytest.approx(0.5, abs=0.1)
-    assert chance[1] < 0.01
+    unknown, both = of("a", "y"), of("a", "x", "y")
+    belief = predict(logs, [A, B, of("a", "x"), unknown, both])
+    gains, chances = belief.gains(A), belief.chances(A)
+    assert gains[A] == pytest.approx(0, abs=1e-6)
+    assert gains[unknown] == max(gains.values()) > gains[both] > gains[B] >= 0
+    assert chances[unknown] == pytest.approx(0.5, abs=0.1)
+    assert chances[B] < 0.01
+    assert belief.after_measuring(unknown).gains(A)[unknown] < gains[unknown]
+
+
+def test_settings_of_which_nothing_is_known_promise_exactly_the_same():
+    """So that the value that a backend names first is tried first."""
+    settings = [of("a", name) for name in "xyz"]
+    for logs in (seen(), seen((A, 0.0, 1), (B, 0.3, 1), (of("b", "w"), 0.2, 1))):
+        gains = predict(logs, [A, B, *settings]).gains(A)
+        assert len({gains[point] for point in settings}) == 1
 
 
 # What settings are said to do, of planted ones: no more than is known, and nothing of what does nothing.

@@ -15,7 +15,7 @@ from inferlens.backends.fake import Fake
 from inferlens.errors import InferlensError
 from inferlens.execution.cases import PREPARING, ProbeResult, build_factor, estimator, expand, seconds_of
 from inferlens.execution.tuning import space as searched
-from inferlens.execution.tuning.search import Candidates
+from inferlens.execution.tuning.search import Search
 from inferlens.execution.tuning.space import combinations, combined, explore, neighbours, search_selection, size
 from inferlens.record.record import Phase
 from inferlens.record.store import Store
@@ -85,8 +85,7 @@ def test_the_ways_that_backends_recommend_are_candidates_without_the_options_tha
 def test_a_space_without_reference_and_recommended_ways_is_searched():
     script = space(LAPTOP, RESNET, {"only": ["torchscript:script", "fp32"]})
     assert [*script.references, *script.recommended] == []
-    search = Candidates(script, Objective.parse("latency")).search(lambda _: 1.0, 3)
-    assert len(search.propose()) == 1
+    assert len(Search(script, Objective.parse("latency")).ask(lambda _: 1.0)) == 1
 
 
 def test_what_runs_on_another_device_is_not_tried_unless_it_is_asked_for():

@@ -41,27 +41,15 @@ def records(tuned):
 @pytest.mark.usefixtures("without_torch")
 def test_in_processes_of_their_own(tmp_path, monkeypatch):
     """The one that hangs does so for as long as the others of its family make one wait for, not until the deadline."""
-    monkeypatch.setattr(tuning, "LEAST_PATIENCE", 5.0)  # on a busy machine a process starts in seconds
+    monkeypatch.setattr(tuning, "LEAST_PATIENCE", 2.0)  # on a busy machine a process starts in seconds
     tuned = tune(tmp_path, ("knob_a", "trouble"), f"knob_a = [1]\ntrouble = {[*STATUSES]}")
     assert tuned.best.options == {"knob_a": 1}
     found = [each for each in records(tuned) if "trouble" in each.case.options]
     assert {each.case.options["trouble"]: each.status for each in found} == STATUSES
     assert len(found) == len(STATUSES), "each once"
     (told,) = (match[1] for each in found if (match := re.search(r"not done after ([0-9.]+) s", each.reason)))
-    assert 5.0 < float(told) < 9.0
+    assert 2.0 < float(told) < 9.0
     assert all(record.ranked for record in records(tuned) if "trouble" not in record.case.options)
-
-
-def short_beside_others(monkeypatch, option):
-    """What has an option has the memory for it only where it is alone."""
-    measured = Scheduler.measure_together
-
-    def short(self, cases, *others, **words):
-        found = measured(self, cases, *others, **words)
-        less = {"status": "out of memory", "measurements": ()}
-        return [replace(each, **less) if option in each.case.options else each for each in found]
-
-    monkeypatch.setattr(Scheduler, "measure_together", short)
 
 
 @pytest.mark.usefixtures("one_process")
@@ -74,7 +62,15 @@ def test_what_has_no_memory_even_alone_is_out(tmp_path):
 
 @pytest.mark.usefixtures("one_process")
 def test_what_has_the_memory_alone_is_measured_alone(tmp_path, monkeypatch):
-    short_beside_others(monkeypatch, "knob_b")
+    measured = Scheduler.measure_together
+
+    def short(*words, **options):
+        less = {"status": "out of memory", "measurements": ()}
+        return [
+            replace(each, **less) if "knob_b" in each.case.options else each for each in measured(*words, **options)
+        ]
+
+    monkeypatch.setattr(Scheduler, "measure_together", short)
     tuned = tune(tmp_path, ("knob_a", "knob_b"))
     assert tuned.best.options == {"knob_a": 1, "knob_b": 2}
     assert all(each.ranked for each in records(tuned))
@@ -100,11 +96,6 @@ def left_by(folder, *moments):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def options(one):
-    """What was measured in each round."""
-    return [[case for _, case in trial] for trial in one["kept"]]
-
-
 def check(runs, whole):
     """Each run kept what the one before it had; the last one ended as the undisturbed one did."""
     for before, after in itertools.pairwise(runs):
@@ -112,7 +103,8 @@ def check(runs, whole):
     for one in runs:
         assert one["files"] in ([], ["best.toml", "record.json"]), "the winner is there whole, or not at all"
     assert not runs[-1]["killed"]
-    assert options(runs[-1]) == options(whole)
+    rounds, expected = ([[case for _, case in trial] for trial in one["kept"]] for one in (runs[-1], whole))
+    assert rounds == expected
     assert {name: runs[-1][name] for name in ("best", "files", "beside")} == {
         "best": whole["best"], "files": whole["files"], "beside": ["best", "tuning"]
     }  # fmt: skip

@@ -45,20 +45,15 @@ def tune(folder, observer=None, budget=3600.0, **words):
     return tuned
 
 
-def best_of(tuned):
-    assert tuned.best
-    return tuned.best
-
-
 def test_it_finds_the_planted_best_and_leaves_it_ready(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # a long path would be on the screen
     observer, folder = Heard(), Path("results")
     tuned = tune(folder, observer)
-    best = best_of(tuned)
+    best = tuned.best
     assert (best.variant, best.options) == ("fast", BEST)
     assert tuned.answer.kind in ("fastest", "equal")
     assert tuned.complete
-    assert tuned.candidate_count < tuned.size / 5
+    assert len(tuned.candidates) < tuned.size / 5
     assert len(observer.cases) < tuned.size / 5
     (left,) = load_records(folder / "demo" / "best").records
     assert left.case == best
@@ -77,7 +72,7 @@ def test_it_finds_the_planted_best_and_leaves_it_ready(tmp_path, monkeypatch):
 def test_where_no_default_keeps_a_limit_settings_may(tmp_path):
     only = ("fake:fast", "fp32", "fake.knob_a", "fake.knob_b")
     kept = tune(tmp_path, only=only, limits=("latency=1.8ms",))
-    assert best_of(kept).options == {"knob_a": 1, "knob_b": 2}
+    assert kept.best.options == {"knob_a": 1, "knob_b": 2}
     assert not kept.broken_constraints
 
 
@@ -92,11 +87,11 @@ def test_what_was_interrupted_goes_on_and_measures_nothing_twice(tmp_path):
     rest = Heard()
     resumed = tune(tmp_path / "parts", rest, only=only)
     assert 0 < kept == len(whole.cases) - len(rest.cases)
-    assert best_of(resumed) == best_of(expected)
+    assert resumed.best == expected.best
     rounds = [[record.case.digest for record in trial.records] for trial in resumed.trials]
     assert rounds == [[record.case.digest for record in trial.records] for trial in expected.trials]
     again = Heard()
-    assert (best_of(tune(tmp_path / "parts", again, only=only)), again.cases) == (best_of(expected), [])
+    assert (tune(tmp_path / "parts", again, only=only).best, again.cases) == (expected.best, [])
 
 
 def test_a_winner_that_is_gone_is_built_anew_and_one_that_is_there_stays(tmp_path):
@@ -109,19 +104,19 @@ def test_a_winner_that_is_gone_is_built_anew_and_one_that_is_there_stays(tmp_pat
     shutil.move(best, tmp_path / "mine")
     observer = Heard()
     assert tune(tmp_path, observer, only=KNOB_A).folder == str(best)
-    assert observer.cases == [best_of(tuned)] == [load_records(best).records[0].case]
+    assert observer.cases == [tuned.best] == [load_records(best).records[0].case]
     assert not work.exists()
 
 
 def test_another_request_begins_anew_and_what_was_measured_is_kept(tmp_path):
     only = ("fake:fast", "fp32", "fake.knob_a", "fake.knob_f")
     first, home = tune(tmp_path, only=only), tmp_path / "demo"
-    assert "knob_f" in best_of(first).options
+    assert "knob_f" in first.best.options
     for number, limit in enumerate(("build=5s", "build=6s"), 1):
         observer = Heard()
         tuned = tune(tmp_path, observer, only=only, limits=(limit,))
         assert observer.cases
-        assert "knob_f" not in best_of(tuned).options
+        assert "knob_f" not in tuned.best.options
         former = [f"tuning-{n + 1}" for n in range(number)]
         assert sorted(each.name for each in home.glob("tuning*")) == ["tuning", *former]
     assert (load_tuning(home / "tuning-1").trials, find_tunings([home])) == (first.trials, [home / "tuning"])
@@ -186,7 +181,7 @@ def test_with_a_longer_budget_it_searches_on(tmp_path):
     first = tune(tmp_path / "parts", short, budget=1e-9)
     assert not first.complete
     found = tune(tmp_path / "parts", long)
-    assert (best_of(found).variant, best_of(found).options) == ("fast", BEST)
+    assert (found.best.variant, found.best.options) == ("fast", BEST)
     searched = [trial for trial in first.trials if not trial.final]
     assert [each.records for each in found.trials[: len(searched)]] == [each.records for each in searched]
     assert {trial.budget for trial in found.trials if trial.final} == {3600.0}
@@ -223,7 +218,7 @@ def test_the_search_leaves_time_for_the_finals_and_takes_the_rest(tmp_path, monk
 def test_all_that_is_aimed_at_or_limited_is_measured(tmp_path, objective, limits, more, best):
     tuned = tune(tmp_path, objective=objective, limits=limits, only=(*KNOB_A, *more))
     assert (tuned.broken_constraints, tuned.answer.kind in ("fastest", "equal", "likeliest")) == ((), True)
-    assert best_of(tuned).options == best
+    assert tuned.best.options == best
 
 
 @pytest.mark.parametrize("words", [{"limits": ("memory=1GiB",)}, {"objective": "memory"}])
@@ -243,7 +238,7 @@ def test_memory_that_exporting_takes_is_not_the_models(tmp_path, monkeypatch, wo
     monkeypatch.setattr(Fake, "prepare", export)
     monkeypatch.setattr(tasks, "host_peak", lambda: 2**31 if exporting and exporting[-1] else 2**29)
     tuned = tune(tmp_path, only=KNOB_A, **words)
-    assert (tuned.broken_constraints, best_of(tuned).options) == ((), {"knob_a": 1} if "limits" in words else {})
+    assert (tuned.broken_constraints, tuned.best.options) == ((), {"knob_a": 1} if "limits" in words else {})
     assert {each.memory for each in candidate_facts(tuned)} == {2**29}
     assert [one for one in candidate_facts(tuned) if "limit" in one.outcome] == []
     assert host_peak(CaseRuns(tuned.final_records)) == 2**29
@@ -255,7 +250,7 @@ def test_memory_that_exporting_takes_is_not_the_models(tmp_path, monkeypatch, wo
 def test_where_nothing_keeps_the_limits_the_nearest_miss_is_the_answer(tmp_path):
     tuned = tune(tmp_path, limits=("latency=1us",), only=KNOB_A)
     assert "beyond the limit" in tuned.broken_constraints[0]
-    assert best_of(tuned).options == {"knob_a": 1}, "settings are tried all the same"
+    assert tuned.best.options == {"knob_a": 1}, "settings are tried all the same"
     shown = render(tuning_document(tuned), "table", width=100)
     assert "comes nearest" in shown
     (winner,) = [line for line in shown.splitlines() if line.startswith(" 1 ")]
@@ -280,5 +275,5 @@ def test_rounds_are_kept_whole_and_those_that_cannot_be_read_are_measured_again(
     assert len(observer.cases) == len(tuned.trials[-1].records)
     path.write_bytes(b"\n".join([*lines[:2], b'{"records": 1}', *lines[3:], b""]))
     found = tune(tmp_path, observer := Heard(), only=KNOB_A)
-    assert (best_of(found), found.trials[0]) == (best_of(tuned), tuned.trials[0])
+    assert (found.best, found.trials[0]) == (tuned.best, tuned.trials[0])
     assert len(observer.cases) == sum(len(trial.records) for trial in found.trials[1:])

@@ -13,8 +13,7 @@ from msgspec.structs import replace
 
 from inferlens.analysis.tuning import REPORT, WINNER, SkippedCandidate, candidate_facts, load_tuning
 from inferlens.errors import InferlensError
-from inferlens.execution.tuning.search import skipped
-from inferlens.execution.tuning.space import search_selection
+from inferlens.execution.tuning.space import search_selection, skipped
 from inferlens.record.store import TRIALS
 from inferlens.spec.plan import Plan
 from inferlens.views.renderers import render

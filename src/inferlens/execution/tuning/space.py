@@ -19,6 +19,8 @@ from typing import Any, Literal
 import psutil
 from msgspec.structs import replace
 
+from inferlens.analysis.measures import bottleneck
+from inferlens.analysis.tuning import Advice, Candidate, Point, SkippedCandidate, Trial
 from inferlens.backends import BACKENDS, importable_backends, reference_backend
 from inferlens.backends.base import THREADS, Backend, Capabilities, Knob
 from inferlens.errors import InferlensError, Unsupported, check_choice
@@ -26,6 +28,7 @@ from inferlens.execution.cases import EVERY_VARIANT, ModelHandle, ProbeResult, c
 from inferlens.execution.protocol import PlannedCase
 from inferlens.measure.monitor import usable_cpus
 from inferlens.models.model import ModelInfo
+from inferlens.record.record import Record
 from inferlens.spec.case import PRECISIONS, QUANTIZED, Case, Option, split_label
 from inferlens.spec.options import count, listed, texts
 from inferlens.spec.plan import Plan, Texts, toml_words
@@ -38,6 +41,9 @@ FAMILY: Kind = "backend or variant"
 PRECISION: Kind = "precision"
 KNOB: Kind = "option"
 KINDS = (FAMILY, PRECISION, KNOB)
+# Times as slow as the best: slower candidates are not followed. CUDA graphs can be four times as fast.
+ADVICE_REACH = {"host": 4.0, "layout": 1.3, "memory": 1.3}
+LOWER = ("fp16", "bf16")  # precisions that move fewer bytes than fp32
 
 
 @dataclass(frozen=True)
@@ -106,6 +112,10 @@ class SearchSpace:
 
     def family(self, case: Case) -> Case:
         return combined(case, dict.fromkeys(self.settings(case)))
+
+    def point(self, case: Case) -> Point:
+        settings = frozenset(f"{name}={value}" for name, value in self.settings(case).items())
+        return Point(self.family(case).label, settings)
 
     def planned(self, case: Case) -> PlannedCase:
         """Return a candidate with its model."""
@@ -236,6 +246,60 @@ def neighbours(case: Case, space: SearchSpace) -> list[Case]:
             if plan_options.items() <= after.items() and after.get(name) == value != before.get(name):
                 results.setdefault(candidate.digest, candidate)
     return list(results.values())
+
+
+def remedies(case: Case, limit: str, space: SearchSpace) -> set[str]:
+    """Return the settings, the variant and the precision of a case that may help against a bottleneck."""
+    helping_knobs = {knob.name for knob in space.able(case) if limit in knob.helps}
+    result = {f"{name}={value}" for name, value in space.settings(case).items() if name in helping_knobs}
+    if limit in BACKENDS.get(case.backend).variant_helps.get(case.variant or "", ()):
+        result.add(case.backend_label)
+    if limit == "memory" and case.precision in LOWER:
+        result.add(case.precision)
+    return result
+
+
+def advised_cases(records: Sequence[Record], distances: Sequence[float], space: SearchSpace) -> Iterator[Case]:
+    """Yield the candidates that may help against the bottlenecks of measured ones, those of the fastest first.
+
+    ``distances`` are the logarithms of the time of each record over that of the best.
+    """
+    for distance, record in sorted(zip(distances, records, strict=True), key=lambda pair: pair[0]):
+        limit = bottleneck(record)
+        if limit and distance <= math.log(ADVICE_REACH[limit]):
+            present = remedies(record.case, limit, space)
+            for case in _variations(record.case, space):
+                if remedies(case, limit, space) - present:
+                    yield case
+
+
+def advice_that_paid(
+    best: Case, candidates: Sequence[Candidate], records: Mapping[str, Record], space: SearchSpace
+) -> tuple[Advice, ...]:
+    """Return the remedies of the best against bottlenecks of slower cases, each with the fastest case that has it.
+
+    ``records`` has the records of the candidates, by their ids.
+    """
+    slower: dict[str, list[tuple[float, Case]]] = {}
+    for candidate in candidates:
+        record = records[candidate.record]
+        limit = bottleneck(record) if candidate.speedup and candidate.high and candidate.high < 1 else ""
+        if limit and not remedies(record.case, limit, space):
+            slower.setdefault(limit, []).append((candidate.speedup or 0.0, record.case))
+    advice = []
+    for limit, rivals in slower.items():
+        speedup, rival = max(rivals, key=lambda pair: pair[0])
+        if settings := remedies(best, limit, space):
+            advice.append(Advice(", ".join(sorted(settings)), limit, rival.way, 1 / speedup))
+    return tuple(advice)
+
+
+def _variations(case: Case, space: SearchSpace) -> Iterator[Case]:
+    """Yield the candidates with one setting changed, then the families with another variant or precision."""
+    yield from neighbours(case, space)
+    for family in (planned.case for planned in space.families if planned.case.backend == case.backend):
+        if (family.precision != case.precision) + (family.variant != case.variant) == 1:
+            yield family
 
 
 def combinations(family: Case, space: SearchSpace, names: Collection[str] | None = None) -> Iterator[Case]:
@@ -411,3 +475,34 @@ def _checked(backend: type[Backend], name: str, values: Sequence[Any], cores: in
         backend.parse_options(Case(model="", backend=backend.name, options={name: ""}))  # raises, and lists the options
     cases = [Case(model="", backend=backend.name, options={name: value}) for value in values]
     return tuple(dict.fromkeys(value for case in cases for value in backend.effective(case).options.values()))
+
+
+def skipped(space: SearchSpace, selection: SearchSelection, plan: Plan) -> tuple[SkippedCandidate, ...]:
+    """Return the backends and precisions that the user left out, then the families that cannot run."""
+    selected, allowed = _words(selection), _words(narrowed_selection(plan, selection))
+    backends = [backend.name for backend in importable_backends() if [*backend.reference_for] != [backend.name]]
+    names = [name for name in (*PRECISIONS, *sorted(backends)) if name not in allowed]
+    results = {name: SkippedCandidate(name=name, hint="" if name in selected else "--only") for name in names}
+    labels = {planned.case.backend_label for planned in space.families}
+    families = {(planned.case.backend_label, planned.case.precision) for planned in space.families}
+    for planned in space.refused:
+        label, precision, refusal = planned.case.backend_label, planned.case.precision, planned.refusal
+        if refusal and (label, precision) not in families:
+            name = label if label not in labels else f"{label} {precision}"
+            results.setdefault(name, SkippedCandidate(name=name, reason=refusal.what, hint=refusal.hint))
+    return tuple(results.values())
+
+
+def _words(selection: SearchSelection) -> set[str]:
+    """Return the names of the precisions and backends that are selected."""
+    return {*selection.precisions, *(label.partition(":")[0] for label in selection.labels)}
+
+
+def unreached(space: SearchSpace, trials: Sequence[Trial]) -> list[SkippedCandidate]:
+    """Return backends of which no family was tried because the time was over, and precisions of others."""
+    tried = [record.case for trial in trials for record in trial.records]
+    digests, labels = {case.digest for case in tried}, {case.backend_label for case in tried}
+    untried = [planned.case for planned in space.families if planned.case.digest not in digests]
+    names = [case.backend_label + f" {case.precision}" * (case.backend_label in labels) for case in untried]
+    reason, hint = "time was over", "a longer --budget"
+    return [SkippedCandidate(name=name, reason=reason, hint=hint) for name in dict.fromkeys(names)]

@@ -30,7 +30,15 @@ from msgspec.structs import replace
 
 from inferlens.analysis.measures import includes_export, measure_value, violations
 from inferlens.analysis.race import FinalsAim, Race, RaceAnswer
-from inferlens.analysis.tuning import REPORT, Trial, TuningReport, save_tuning
+from inferlens.analysis.tuning import (
+    REPORT,
+    Trial,
+    TuningReport,
+    measured_candidates,
+    save_tuning,
+    timed_points,
+    winner_effects,
+)
 from inferlens.backends import BACKENDS, importable_backends
 from inferlens.backends.base import THREADS
 from inferlens.errors import InferlensError, check_choice
@@ -58,8 +66,18 @@ from inferlens.execution.race import (
 )
 from inferlens.execution.resume import WORK, RunState, TrialLog, clear, content_of, folders_of, place_of
 from inferlens.execution.scheduler import MeasureOptions, Scheduler, open_scheduler, room_for
-from inferlens.execution.tuning.search import LEAST_GROUP, Candidates, Point, advice_that_paid, skipped, unreached
-from inferlens.execution.tuning.space import SearchSelection, SearchSpace, combined, explore, has_changes, size
+from inferlens.execution.tuning.search import LEAST_GROUP, Search, speedups
+from inferlens.execution.tuning.space import (
+    SearchSelection,
+    SearchSpace,
+    advice_that_paid,
+    combined,
+    explore,
+    has_changes,
+    size,
+    skipped,
+    unreached,
+)
 from inferlens.measure.monitor import usable_cpus
 from inferlens.models.resolve import files_of
 from inferlens.record.record import MEMORY_APART, RANDOM, Artefact, Record
@@ -168,7 +186,6 @@ class Tuner:
 
     def __post_init__(self) -> None:
         self.begin = time.monotonic() - self.log.seconds
-        self.candidates = Candidates(self.space, self.request.objective, self.request.constraints)
         self.measures = self.request.measures
         self.on_gpu = self.space.families[0].case.device != "cpu"
         budget = budget_for(self.request.plan.budget, self.measures, SERIES_ON_GPU if self.on_gpu else SERIES)
@@ -179,7 +196,7 @@ class Tuner:
         self.in_turns = "energy" not in self.measures and not (self.on_gpu and "memory" in self.measures)
         self.seconds = seconds_by((), self.scheduler.plan)
         group = min(max(LEAST_GROUP, len(usable_cpus()) // 2), 3 * LEAST_GROUP)  # one for every two CPUs
-        self.search = self.candidates.search(self._cost, group)
+        self.search = Search(self.space, self.request.objective, self.request.constraints, group)
         for trial in self.log.trials:
             if not trial.final:
                 self._learn(trial.records)
@@ -191,37 +208,33 @@ class Tuner:
     def run(self) -> TuningReport:
         """Search, then hold the finalists' rounds; return the answer."""
         earlier_finals = [trial for trial in self.log.trials if trial.final]
-        while not earlier_finals and (points := self._next_round()):
-            self._hold([self.space.planned(self.candidates.cases[point]) for point in points])
-        complete = not self.search.propose()
+        while not earlier_finals and (cases := self._next_round()):
+            self._hold([self.space.planned(case) for case in cases])
+        complete = not self.search.ask(self._cost)
         budget = budget_for(self.request.plan.budget, self.measures)
         usual = budget == budget_of_rounds(self.request.plan.budget)
         # Without patience, because a finalist may build anew for as long as that takes.
         options = MeasureOptions(None if usual else budget, only_right=True, accuracy_in_all=True)
-        cases = self._finalists(earlier_finals)
-        barred = {record.case.digest for record in self.candidates.beyond_limits()}
-        if all(case.digest in barred for case in cases):
-            barred -= {case.digest for case in self.candidates.nearest()}
+        cases = [record.case for record in earlier_finals[0].records] if earlier_finals else self._finalists()
         policy = FinalsPolicy(
-            FinalsAim(self.request.objective, frozenset(barred)),
+            FinalsAim(self.request.objective, self.search.excluded(cases)),
             self.log,
             earlier_finals,
             options,
             rebuild=self._seconds_of_finals(cases) <= self._left,
             in_turns=self.in_turns,
         )
-        entrants = [Entrant(self.space.planned(case), [self.candidates.ran[case.digest]]) for case in cases]
+        entrants = [Entrant(self.space.planned(case), [self.search.record(case)]) for case in cases]
         finals = RaceEngine(self.scheduler, entrants, self.begin + self.share, policy)
         return self._report(finals, finals.run().answer, complete)
 
-    def _next_round(self) -> list[Point]:
-        """Return the next round of the search that has memory and time, or nothing."""
-        points = self.search.propose(room_for(record.memory.host_peak or 0 for record in self.candidates.ran.values()))
-        while points and self.search.rounds:
-            if self._seconds_of([self.candidates.cases[point] for point in points]) <= self._left_to_search:
-                break
-            points = points[:-1] if len(points) > 2 else []  # without the least promising one
-        return points
+    def _next_round(self) -> list[Case]:
+        """Return the cases of the next round of the search that has memory and time, or nothing."""
+        peaks = [record.memory.host_peak or 0 for record in self.search.records.values()]
+        cases = self.search.ask(self._cost, room_for(peaks))
+        while cases and self.search.rounds and self._seconds_of(cases) > self._left_to_search:
+            cases = cases[:-1] if len(cases) > 2 else []  # without the least promising one
+        return cases
 
     def _hold(self, planned: Sequence[PlannedCase]) -> None:
         """Hold a round of the search."""
@@ -239,9 +252,9 @@ class Tuner:
         self._learn(records)  # before the log is written, because this raises if nothing can be learned
         self.log.add(Trial(records=tuple(records), seconds=time.monotonic() - begin))
         self.scheduler.discard(measured)
-        best = self.search.best if self.search.observations else None
-        standing = f"best so far {self.candidates.cases[best].way}" if best else "nothing ran yet"
-        standing += ", beyond a limit" * (best in self.search.barred)
+        best = self.search.best
+        standing = f"best so far {best.way}" if best else "nothing ran yet"
+        standing += ", beyond a limit" * bool(best and violations(self.search.record(best), self.request.constraints))
         self.scheduler.observer.round(number, [candidate.case for candidate in planned], standing)
 
     @property
@@ -252,11 +265,11 @@ class Tuner:
     @property
     def _left_to_search(self) -> float:
         """The seconds until the finals have to begin."""
-        return self._left - min(self._seconds_of_finals(self._finalists(())), FINALS * self.share)
+        return self._left - min(self._seconds_of_finals(self._finalists()), FINALS * self.share)
 
     def _seconds_of_finals(self, cases: Sequence[Case]) -> float:
         """Return the seconds of the first final rounds, whose processes build anew, side by side if CPUs allow it."""
-        at_once = rounds_at_once([self.candidates.ran[case.digest] for case in cases]) if cases else 1
+        at_once = rounds_at_once(list(map(self.search.record, cases))) if cases else 1
         return math.ceil(REFERENCE_ROUNDS / at_once) * self._seconds_of([*cases] * min(REFERENCE_ROUNDS, at_once))
 
     def _seconds_of(self, cases: Sequence[Case]) -> float:
@@ -288,7 +301,7 @@ class Tuner:
             return math.inf
         needed = [
             sum(phase.seconds for phase in record.phases if phase.name != "steady state") / build_factor(record.case)
-            for record in self.candidates.ran.values()
+            for record in self.search.records.values()
             if record.case.backend == case.backend
         ]
         longest = PATIENCE * max(needed) * build_factor(case) if needed else FIRST_OF_BACKEND * self.share
@@ -297,44 +310,43 @@ class Tuner:
     def _learn(self, records: Sequence[Record]) -> None:
         """Add the records of a round to the search. Raises InferlensError if the objective is not known here."""
         objective = self.request.objective
-        self.candidates.learn(self.search, records)
-        ran = self.candidates.ran.values()
+        self.search.tell(records)
+        ran = self.search.records.values()
         if ran and all(measure_value(record, objective.name) is None for record in ran):
             what = f"The {objective.measure.title} is not known on this machine."
             raise InferlensError(what, hint="another aim for --for")
         self.seconds = seconds_by(ran, self.scheduler.plan)
 
-    def _finalists(self, earlier_finals: Sequence[Trial]) -> list[Case]:
-        """Return the finalists, without a rival of the best if there is no time for it; or those of earlier finals."""
-        if earlier_finals:
-            return [record.case for record in earlier_finals[0].records]
-        cases = self.candidates.finalists(self.search, rival=True)
-        if self._seconds_of_finals(cases) > self._left:
-            cases = self.candidates.finalists(self.search, rival=False)
-        return cases
+    def _finalists(self) -> list[Case]:
+        """Return the finalists, without a rival of the best if there is no time for it."""
+        cases = self.search.finalists(rival=True)
+        return cases if self._seconds_of_finals(cases) <= self._left else self.search.finalists(rival=False)
 
     def _report(self, finals: RaceEngine, answer: RaceAnswer, complete: bool) -> TuningReport:
         """Return the report. Of equally fast finalists the plainest one is the best."""
 
         def complexity(entrant: Entrant) -> tuple[int, bool, bool]:
             case = entrant.planned.case
-            return len(self.candidates.point(case).settings), case.precision != "fp32", entrant.id != answer.best
+            return len(self.space.settings(case)), case.precision != "fp32", entrant.id != answer.best
 
         fastest = [entrant for entrant in finals.entrants if entrant.id in answer.fastest]
         best = min(fastest, key=complexity, default=None)
         folder = self._ship(best) if best else ""
         trials, case = tuple(self.log.trials), best.planned.case if best else None
         records = {record.id: record for trial in trials for record in trial.records}
-        candidates = self.candidates.results(trials, case)
-        limits = self.request.constraints
+        points = {record.case.digest: self.space.point(record.case) for record in records.values()}
+        objective, limits = self.request.objective, self.request.constraints
+        searched = timed_points([trial for trial in trials if not trial.final], objective, points)
+        compared = speedups(searched, points[case.digest]) if case and searched else {}
+        candidates = measured_candidates(trials, limits, case, points, compared)
         return TuningReport(
-            objective=self.request.objective,
+            objective=objective,
             constraints=limits,
             trials=trials,
             answer=answer,
             best=case,
             candidates=candidates,
-            effects=self.candidates.effects(trials, case) if case else (),
+            effects=winner_effects(trials, objective, points[case.digest], points) if case else (),
             size=size(self.space),
             skipped=(*unreached(self.space, trials), *skipped(self.space, self.selection, self.request.plan)),
             complete=complete,
