@@ -5,7 +5,8 @@ import shutil
 import pytest
 
 from inferlens.backends.tensorrt.engine import EngineJob, cached_engine
-from inferlens.backends.tensorrt.library import TensorRTOptions, load_flavour
+from inferlens.backends.tensorrt.library import load_flavour
+from inferlens.backends.tensorrt.options import TensorRTOptions
 from inferlens.models.model import Model
 from inferlens.spec.case import Case
 from tests.backends import small

@@ -10,8 +10,8 @@ import pytest
 import inferlens
 from inferlens.backends.onnxruntime.backend import OnnxRuntimeOptions
 from inferlens.backends.onnxruntime.runner import PROVIDERS, provider_list
-from inferlens.backends.tensorrt.engine import DTYPES, PRECISION_FLAGS, Network, builder_config
-from inferlens.backends.tensorrt.library import Flavour, TensorRTOptions
+from inferlens.backends.tensorrt.library import Flavour
+from inferlens.backends.tensorrt.options import DTYPES, PRECISION_FLAGS, Network, TensorRTOptions, builder_config
 from inferlens.errors import Unsupported
 from tests.backends import small
 

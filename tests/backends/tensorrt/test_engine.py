@@ -17,7 +17,8 @@ from inferlens.backends.onnx.graph import onnx_file
 from inferlens.backends.tensorrt import engine
 from inferlens.backends.tensorrt.backend import TensorRT
 from inferlens.backends.tensorrt.engine import EngineJob, build_to, cached_engine, check_engine
-from inferlens.backends.tensorrt.library import Flavour, TensorRTOptions
+from inferlens.backends.tensorrt.library import Flavour
+from inferlens.backends.tensorrt.options import TensorRTOptions
 from inferlens.backends.tensorrt.runner import Engine
 from inferlens.execution.cases import expand
 from inferlens.models.compiled import provenance_path, read_header, read_provenance, write_provenance

@@ -8,13 +8,11 @@ import pytest
 import torch
 from onnx import TensorProto, helper
 
-from inferlens.backends.tensorrt import engine as configuring
+from inferlens.backends.tensorrt import options as configuring
 from inferlens.backends.tensorrt.backend import TensorRT
-from inferlens.backends.tensorrt.library import (
-    Flavour,
-    TensorRTOptions,
-    parse_profiles,
-)
+from inferlens.backends.tensorrt.engine import cached_engine
+from inferlens.backends.tensorrt.library import Flavour
+from inferlens.backends.tensorrt.options import TensorRTOptions, parse_profiles
 from inferlens.record.record import Gpu
 from inferlens.spec.case import Case, TensorSpec
 from tests.backends.small import quantized_file, unsupported
@@ -86,9 +84,9 @@ def test_quantized_graphs_build_as_they_are(kind, layers, tmp_path, job, prepara
     assert {"QUANTIZE", "DEQUANTIZE"} <= {part.type.name for part in parts}
     version = tuple(map(int, rtx.version.split(".")[:2]))
     if ((kind, layers) == ("int8", "convolution") and version < (1, 7)) or version < (1, 5):
-        unsupported("cannot build the engine", configuring.cached_engine, wanted, preparation)
+        unsupported("cannot build the engine", cached_engine, wanted, preparation)
     else:
-        assert len(configuring.cached_engine(wanted, preparation).content) > 1000
+        assert len(cached_engine(wanted, preparation).content) > 1000
 
 
 def saved(folder, nodes, domains=()):

@@ -37,20 +37,23 @@ from inferlens.backends.tensorrt.engine import (
 )
 from inferlens.backends.tensorrt.library import (
     FLAVOURS,
-    KNOBS,
-    RUN_OPTIONS,
-    TACTIC_OPTIONS,
+    TYPES,
     Flavour,
-    TensorRTOptions,
     current_gpu,
     find_flavour,
     load_flavour,
-    parse_profiles,
     plugin_files,
     registered_plugins,
+)
+from inferlens.backends.tensorrt.options import (
+    KNOBS,
+    RUN_OPTIONS,
+    TACTIC_OPTIONS,
+    TensorRTOptions,
+    parse_profiles,
     spread_inputs,
 )
-from inferlens.backends.tensorrt.runner import TYPES, EngineRunner
+from inferlens.backends.tensorrt.runner import EngineRunner
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.models.compiled import built_option, copy_with_provenance
 from inferlens.models.model import Model

@@ -7,7 +7,6 @@ import itertools
 import re
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,31 +17,32 @@ import msgspec
 from inferlens import units
 from inferlens.backends.base import Preparation
 from inferlens.backends.clocks import CudaClock
-from inferlens.backends.onnx.graph import read_nodes
 from inferlens.backends.tensorrt.library import (
-    BUILDER_OPTIONS,
     FLAVOURS,
     TRUST_HINT,
     Flavour,
-    Profile,
-    TensorRTOptions,
     check_gpu,
-    check_profile,
-    current_gpu,
     error_summary,
     load_plugins,
-    new_logger,
     option_words,
-    parse_profiles,
     plugin_files,
     resolve_targets,
-    shape_text,
+)
+from inferlens.backends.tensorrt.options import (
+    BUILDER_OPTIONS,
+    Network,
+    Profile,
+    TensorRTOptions,
+    builder_config,
+    check_profile,
+    parse_network,
+    parse_profiles,
     spread_inputs,
     warn_build_options,
     warn_tactic_options,
 )
-from inferlens.backends.tensorrt.runner import TYPES, EngineRunner
-from inferlens.errors import InferlensError, Unsupported, one_line, suggestion, unwritable
+from inferlens.backends.tensorrt.runner import EngineRunner
+from inferlens.errors import InferlensError, Unsupported, one_line, unwritable
 from inferlens.models.compiled import AGAIN, Provenance, new_provenance, read_header, read_provenance, write_provenance
 from inferlens.models.files import onnx_graph, weight_files
 from inferlens.models.inputs import make_inputs
@@ -324,129 +324,7 @@ def engine_examiner(job: EngineJob, preparation: Preparation) -> Examine:
     return examine
 
 
-# Parsing an ONNX file, and the builder's configuration
-
-# NumPy's names of trt.DataType.
-DTYPES = TYPES | {"FP8": "float8", "FP4": "float4", "INT4": "int4", "E8M0": "e8m0"}
-PRECISION_FLAGS = {"fp16": "FP16", "bf16": "BF16", "int8": "INT8"}  # flags of a weakly typed network, by precision
-UNREADABLE_TEXTS = ("ParseFromCodedStream", "Failed to parse the ONNX model")
-# The last alternatives are for operators that the parser maps to a missing plugin.
-NO_OPERATOR_TEXT = re.compile(
-    r"^false$|^Op type \S+ is not supported|No importer registered for op|Plugin not found"
-    r"|getPluginCreatorVersion\(creator\)"
-)
-
-
-@dataclass
-class Network:
-    """A parsed network, and the objects that must live as long; a ``weakly_typed`` one may be lowered."""
-
-    flavour: Flavour
-    log: Any
-    builder: Any
-    definition: Any
-    parser: Any
-    weakly_typed: bool = False
-
-    @property
-    def tensors(self) -> list[Any]:
-        return [self.definition.get_input(index) for index in range(self.definition.num_inputs)]
-
-    @property
-    def inputs(self) -> tuple[TensorSpec, ...]:
-        """The inputs in order; a free size is -1."""
-        return tuple(map(_spec, self.tensors))
-
-    @property
-    def outputs(self) -> tuple[TensorSpec, ...]:
-        """The outputs in order; a size that depends on the inputs is -1."""
-        return tuple(_spec(self.definition.get_output(index)) for index in range(self.definition.num_outputs))
-
-    @property
-    def layers(self) -> int:
-        """The number of layers before the builder fuses them."""
-        return int(self.definition.num_layers)
-
-
-def parse_network(path: Path, flavour: Flavour, *, weakly_typed: bool = False) -> Network:
-    """Parse an ONNX file. Raise Unsupported with the unreadable file or the node that cannot run."""
-    if weakly_typed and flavour.strongly_typed_only:
-        message = f"Networks of {flavour.title} are strongly typed: precisions are those of the graph."
-        raise Unsupported(message, hint="no weakly_typed; --precision fp16 exports the graph in fp16")
-    trt, logger = flavour.module, new_logger(flavour)
-    builder = trt.Builder(logger)
-    if builder is None:
-        raise Unsupported(f"{flavour.title} does not start: {error_summary(logger.errors)}")
-    typed = getattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED", None)
-    definition = builder.create_network(0 if weakly_typed or typed is None else 1 << int(typed))
-    parser = trt.OnnxParser(definition, logger)
-    if not parser.parse_from_file(str(path)):
-        raise _refusal(path, parser, flavour)
-    if not definition.num_layers or not definition.num_outputs:  # the parser reads an empty file as an empty graph
-        raise Unsupported(f"{path} is not an ONNX graph, or is empty.", expected="an ONNX file with nodes and outputs")
-    return Network(flavour, logger, builder, definition, parser, weakly_typed)
-
-
-def _spec(tensor: Any) -> TensorSpec:
-    return TensorSpec(str(tensor.name), tuple(int(size) for size in tensor.shape), DTYPES[tensor.dtype.name])
-
-
-def _refusal(path: Path, parser: Any, flavour: Flavour) -> Unsupported:
-    """Return the error for a file that the parser refused: the first node, its operator, its module, the reason."""
-    errors = [parser.get_error(index) for index in range(parser.num_errors)]
-    failures = [(error.desc().strip(), error.node_name(), error.node_operator()) for error in errors]
-    if not failures or any(unreadable in text for text, *_ in failures for unreadable in UNREADABLE_TEXTS):
-        return Unsupported(
-            f"{flavour.name} cannot read {path}: it is not an ONNX file, or it is damaged.", hint="export it again"
-        )
-    text, name, operator = failures[0]
-    summary = error_summary([text.replace(f"Invalid Node - {name}", "", 1)], "the parser gives no reason")
-    reason = "it has no such operator" if NO_OPERATOR_TEXT.search(text) else summary
-    module = ""
-    with suppress(Exception):  # this only adds to a message
-        module = read_nodes(path).by_name[name].modules[-1]
-    label = f" '{name}'" if name else ""
-    where = f"the ONNX node{label} ({operator}{f', in the module {module}' if module else ''})"
-    return Unsupported(
-        one_line(f"{flavour.title} cannot take {where if operator else 'the graph'}: {reason}."),
-        hint="another operator in the model, a plugin (option plugins), or --backend onnxruntime:cuda",
-    )
-
-
-# Configuration, and the file of timings
-
-
-def builder_config(
-    network: Network, options: TensorRTOptions, profiles: tuple[Profile, ...], precision: str = "fp32"
-) -> Any:
-    """Return an ``IBuilderConfig``; ``precision`` is that to which a weakly typed network may be lowered.
-
-    Raise Unsupported for an option that this flavour lacks, a profile that does not fit, or no target without a GPU.
-    """
-    _check_options(network, options)
-    named = option_words(options.compute_capability)
-    targets = resolve_targets(named, network.flavour, None if named else current_gpu())
-    trt, config = network.flavour.module, network.builder.create_builder_config()
-    config.builder_optimization_level = options.optimization_level
-    config.avg_timing_iterations = options.avg_timing_iterations
-    config.profiling_verbosity = getattr(trt.ProfilingVerbosity, options.profiling_verbosity.upper())
-    if options.max_num_tactics:
-        config.max_num_tactics = options.max_num_tactics
-    if options.workspace:
-        config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, options.workspace << 20)
-    if options.tactic_sources:
-        config.set_tactic_sources(_tactic_sources(trt.TacticSource, options.tactic_sources))
-    if options.hardware_compatible != "none":
-        level = getattr(trt.HardwareCompatibilityLevel, options.hardware_compatible.upper())
-        config.hardware_compatibility_level = level
-    _set_flags(network, config, options, precision)
-    if targets:
-        config.num_compute_capabilities = len(targets)
-        for index, target in enumerate(targets):
-            config.set_compute_capability(network.flavour.targets[target], index)
-    for profile in profiles:
-        _add_profile(network, config, profile)
-    return config
+# The file of timings
 
 
 def use_timing_cache(network: Network, config: Any, path: Path) -> Any:
@@ -467,71 +345,6 @@ def save_timing_cache(config: Any, path: Path) -> None:
         cache.combine(stored, False)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, bytes(cache.serialize()))
-
-
-def _check_options(network: Network, options: TensorRTOptions) -> None:
-    flavour, level = network.flavour, options.hardware_compatible
-    levels = getattr(flavour.module, "HardwareCompatibilityLevel", None)
-    if level != "none" and (flavour.jit or not hasattr(levels, level.upper())):
-        targets = f"--option tensorrt.compute_capability={'+'.join(flavour.targets)}" if flavour.jit else ""
-        raise Unsupported(f"{flavour.title} has no hardware compatibility '{level}'.", hint=targets)
-    if options.max_num_tactics and not hasattr(flavour.module.IBuilderConfig, "max_num_tactics"):
-        raise Unsupported(f"{flavour.title} has no max_num_tactics.", hint="leave it out, or TensorRT 10.13")
-    if options.version_compatible and flavour.jit:
-        raise Unsupported(f"{flavour.name} has no lean runtime.", hint="no version_compatible; build after an update")
-
-
-def _set_flags(network: Network, config: Any, options: TensorRTOptions, precision: str) -> None:
-    flags = network.flavour.module.BuilderFlag
-    switches = {
-        "TF32": options.tf32,  # the builder's default is on
-        "SPARSE_WEIGHTS": options.sparsity,
-        "REFIT": options.refittable,
-        "VERSION_COMPATIBLE": options.version_compatible,
-    }
-    if network.weakly_typed and precision in PRECISION_FLAGS:
-        switches[PRECISION_FLAGS[precision]] = True
-    for name, on in switches.items():
-        flag = getattr(flags, name, None)
-        if flag is None and on:
-            raise Unsupported(f"{network.flavour.title} has no builder flag {name}.")
-        if flag is not None:
-            (config.set_flag if on else config.clear_flag)(flag)
-
-
-def _tactic_sources(source_type: Any, text: str) -> int:
-    """Return tactic sources as TensorRT's bit mask."""
-    members = {name.lower(): value for name, value in source_type.__members__.items()}
-    mask = 0
-    for name in option_words(text.lower()):
-        if name not in members and name != "none":
-            expected = f"none, or some of {', '.join(members)}"
-            message = f"There is no tactic source '{name}'."
-            raise InferlensError(message, expected=expected, hint=suggestion(name, members))
-        mask |= 0 if name == "none" else 1 << int(members[name])
-    return mask
-
-
-def _add_profile(network: Network, config: Any, profile: Profile) -> None:
-    """Add a profile, which must have every input of the graph at sizes that the graph allows."""
-    added = network.builder.create_optimization_profile()
-    for tensor in network.tensors:
-        name, fixed = str(tensor.name), tuple(tensor.shape)
-        if name not in profile:
-            raise Unsupported(
-                one_line(f"The ONNX graph has an input '{name}', the model was described with {', '.join(profile)}.")
-            )
-        for shape in profile[name]:
-            pairs = zip(fixed, shape, strict=False)
-            if len(shape) != len(fixed) or not all(allowed in (-1, size) for allowed, size in pairs):
-                raise Unsupported(
-                    one_line(f"The ONNX graph was made for {name}={shape_text(fixed)}, not for {shape_text(shape)}."),
-                    hint="its own shape, or a file exported with dynamic shapes",
-                )
-        added.set_shape(name, *profile[name])
-    if config.add_optimization_profile(added) < 0:
-        shapes = "; ".join(f"{name} {triple}" for name, triple in profile.items())
-        raise Unsupported(one_line(f"{network.flavour.name} does not take the profile {shapes}."))
 
 
 # Checks before TensorRT opens an engine, because a wrong engine can end the process. Code in an engine or a plugin

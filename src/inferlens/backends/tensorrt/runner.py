@@ -32,16 +32,8 @@ from inferlens.backends.profiling.kernels import layers_of_kernels, trace_kernel
 from inferlens.backends.profiling.runs import check_level
 from inferlens.backends.pytorch.runner import converted_tensor, host_array, work_stream
 from inferlens.backends.tensorrt.layers import absences, inspected_layers, kernel_sources, onnx_lookup, parse_inspection
-from inferlens.backends.tensorrt.library import (
-    TRUST_HINT,
-    Flavour,
-    Shape,
-    TensorRTOptions,
-    error_summary,
-    load_plugins,
-    new_logger,
-    shape_text,
-)
+from inferlens.backends.tensorrt.library import TRUST_HINT, TYPES, Flavour, error_summary, load_plugins, new_logger
+from inferlens.backends.tensorrt.options import Shape, TensorRTOptions, shape_text
 from inferlens.errors import LateModule, Unsupported, one_line
 from inferlens.models.inputs import make_inputs, single_or_list
 from inferlens.models.model import Model
@@ -50,12 +42,6 @@ from inferlens.record.profile import Layers
 from inferlens.spec.case import Case, TensorSpec
 
 torch: Any = LateModule("torch")
-
-# PyTorch's types by the names of TensorRT's.
-TYPES = {
-    "FLOAT": "float32", "HALF": "float16", "BF16": "bfloat16", "INT64": "int64", "INT32": "int32", "INT8": "int8",
-    "UINT8": "uint8", "BOOL": "bool", "FP8": "float8_e4m3fn",
-}  # fmt: skip
 
 
 class Engine:
