@@ -117,7 +117,7 @@ def test_bars_keep_to_the_width(width):
 
 
 def test_what_others_add_up_to_is_no_bar():
-    columns = (Column("time", "time", "ms", bars="drawn"),)
+    columns = (Column("time", "time", "ms", bars=True),)
     lines = [Line("a", ("1.00",)), Line("b", ("2.00",)), Line("whole run", ("300",), sums=True)]
     document = Document(lambda: [Table("", "layer", columns, lines), "A sentence."], data=dict)
     text = render(with_bars(document))

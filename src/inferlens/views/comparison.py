@@ -92,7 +92,7 @@ _COLOURS = {"SLOWER": PALETTE[4], "FASTER": PALETTE[2], "SAME": GREY, "UNDECIDED
 _SHAPES = {"SLOWER": "triangle-right", "FASTER": "triangle-left", "SAME": "circle", "UNDECIDED": "diamond"}
 MAX_SAMPLES = 4  # changed cases whose samples are drawn
 _SPREAD = "{}: the stronger the colour, the more calls took that long; the line is the median."
-_UNLIKE = "Not the same conditions, so changes are not the software's alone."
+_UNLIKE = "Not the same conditions, so changes are not the software's alone"
 
 
 @dataclass(frozen=True)
@@ -280,7 +280,7 @@ def comparison_notes(compared: RecordComparison) -> list[str]:
         count = case_count_label(difference, compared.common_cases)
         texts.append(f"{plain(difference.field)}{count} {' / '.join(values)}")
     unlike = any(difference.unlike for difference in compared.differences)
-    start = "Not the same conditions, so changes are not the software's alone" if unlike else "What else differs"
+    start = _UNLIKE if unlike else "What else differs"
     left = len(compared.differences) - len(texts)
     more = f" ({left:,} more: --format json)" if left else ""
     notes = [*busy_notes(compared), *([f"{start}: {'; '.join(texts)}{more}."] if texts else [])]
@@ -599,7 +599,7 @@ def _answer_blocks(compared: RecordComparison) -> Iterator[Block]:
         small = percent(compared.threshold)
         yield f"All verdicts together are {percent(compared.level)} sure; changes below {small} count as none."
     if any(difference.unlike for difference in compared.differences):
-        yield _UNLIKE
+        yield f"{_UNLIKE}."
     yield from next_steps(compared)
 
 

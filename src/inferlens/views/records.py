@@ -142,9 +142,9 @@ def remark(row: Row, *, builds: bool = True) -> str:
 
 
 COLUMNS = (
-    Column("precision", "precision", keep=0, numeric=False, bars="beside"),
-    Column("batch", "batch", write=text, keep=0, bars="beside"),
-    Column("median", "latency", "ms", write=latency_cell, keep=0, chart="median latency (ms)", bars="drawn"),
+    Column("precision", "precision", keep=0, numeric=False),
+    Column("batch", "batch", write=text, keep=0),
+    Column("median", "latency", "ms", write=latency_cell, keep=0, chart="median latency (ms)", bars=True),
     Column("half_width", "±", "95 %", write_row=_half_width, keep=7, wide=True),
     Column("mean", "mean", "ms", write=latency_cell, keep=10, wide=True),
     Column("p95", "p95", "ms", write=latency_cell, keep=5),
@@ -155,11 +155,11 @@ COLUMNS = (
     Column("compute", "compute", "ms", write=milliseconds, keep=8, wide=True),
     Column("d2h", "D2H", "ms", write=milliseconds, keep=8, wide=True),
     Column("iterations_per_second", "calls", "per s", write=rate, keep=8, wide=True),
-    Column("items_per_second", "items/s", write=rate, keep=4, chart="throughput (items per second)", bars="drawn"),
+    Column("items_per_second", "items/s", write=rate, keep=4, chart="throughput (items per second)", bars=True),
     Column("in_flight", "in flight", write_row=_in_flight, keep=9, wide=True),
     Column("energy", "energy", "mJ per item", write_row=_energy, keep=9, wide=True),
     Column("bound", "bound by", write=text, keep=12, numeric=False, wide=True),
-    Column("speedup", "speed-up", write_row=_speedup, keep=1, numeric=False, bars="beside"),
+    Column("speedup", "speed-up", write_row=_speedup, keep=1, numeric=False),
     Column("interval", "interval", "95 %", write_row=_speedup_interval, keep=14, wide=True),
     Column("accuracy", "accuracy", write_row=accuracy_score, keep=1, wide=True),
     Column("drop", "drop", write_row=lambda row: drop(row.drop, row.drop_low, row.drop_high), keep=1, wide=True),

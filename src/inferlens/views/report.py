@@ -267,7 +267,7 @@ def _fastest_table(tables: Sequence[Sequence[Row]]) -> Table:
 
     winners = [row for table in tables for row in table if row.place == 1]
     # Columns keep their general titles, because models differ.
-    pick = partial(pick_columns, COLUMNS, wide=False, bars="")
+    pick = partial(pick_columns, COLUMNS, wide=False, bars=False)
     columns = [
         *pick("batch"),
         Column("way", "fastest", numeric=False, fold=True),
@@ -285,7 +285,7 @@ def _costs_table(table: Sequence[Row]) -> Table:
     names = row_names(table)
     leaders = {row.id for rows in group_rows(table, "comparison") for row in [row for row in rows if row.ranked][:2]}
     shown = [row for row in table if row.id in leaders or row.fastest or row.is_reference]
-    columns = pick_columns(COLUMNS, *_COST_COLUMNS, wide=False, bars="")
+    columns = pick_columns(COLUMNS, *_COST_COLUMNS, wide=False, bars=False)
     lines = [Line.from_row(names[row.id], columns, row, style="bold" * row.fastest) for row in shown]
     return Table("", "way", columns, lines)
 

@@ -25,14 +25,14 @@ import itertools
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec import structs
 
 from inferlens.errors import InferlensError, check_choice
 from inferlens.spec.case import CALL_MODE, Case
 from inferlens.spec.plan import bench_words, command
-from inferlens.units import ABSENT, percent, plural
+from inferlens.units import ABSENT, number, percent, plural
 
 FORMATS = ("table", "markdown", "csv", "json", "html")
 DATA_FORMATS = ("csv", "json")  # these have all rows; people get the first
@@ -90,7 +90,7 @@ class Column:
         max_width: characters of a cell on a terminal.
         fold: whether long cells wrap instead of losing their middle.
         chart: axis title, if charts draw it.
-        bars: whether it is drawn as bars, or shown next to them.
+        bars: whether it is drawn as bars.
         wide: whether it appears only on request.
         identifies: whether rows may differ in it alone, so that it always stays.
     """
@@ -106,7 +106,7 @@ class Column:
     max_width: int = 28
     fold: bool = False
     chart: str = ""
-    bars: Literal["", "drawn", "beside"] = ""
+    bars: bool = False
     wide: bool = False
     identifies: bool = False
 
@@ -175,6 +175,10 @@ class Table:
     def cells(self, place: int) -> list[str]:
         return [line.cells[place] for line in self.lines]
 
+    def numbers(self, place: int) -> list[float | None]:
+        """Return the numbers of a column; sums have none."""
+        return [None if line.sums else number(line.cells[place]) for line in self.lines]
+
     def used(self) -> list[int]:
         """Return the indices of columns with content."""
         return [place for place in range(len(self.columns)) if {*self.cells(place)} - {ABSENT, ""}]
@@ -230,8 +234,8 @@ def group_maxima(table: Table, numbers: Sequence[float | None]) -> list[float]:
     """Return the greatest number between two rules for each line, because batch sizes have their own scales."""
     groups = list(itertools.accumulate((line.ends for line in table.lines[:-1]), initial=0))
     maxima: dict[int, float] = {}
-    for group, number in zip(groups, numbers, strict=True):
-        maxima[group] = max(maxima.get(group, 0.0), number or 0.0)
+    for group, value in zip(groups, numbers, strict=True):
+        maxima[group] = max(maxima.get(group, 0.0), value or 0.0)
     return [maxima[group] or 1.0 for group in groups]
 
 

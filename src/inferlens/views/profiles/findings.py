@@ -150,8 +150,7 @@ def _top_findings(cases: Sequence[CaseFindings], leading: int, most: int, brief:
         finding, place = entries[0]
         won = gain(finding, cases[place].findings)
         where = _where(entries, names, _gain_text(finding) if won else "")
-        cells = percent(won) if won else "", plain(f"{finding.sentence.removesuffix('.')}{where}.")
-        rows += [Line(str(number), cells), Line("", ("", plain(_hint(finding))), style="dim")]
+        rows += _finding_lines(number, finding, won, where)
     failed = [f"{name}: {case.reason}" for case, name in zip(cases, names, strict=True) if case.reason]
     doubts = [
         f"{entries[0][0].sentence.removesuffix('.')}{_where(entries, names)}. {entries[0][0].hint}"
@@ -195,21 +194,22 @@ def findings_table(findings: Sequence[Finding], top: int | None = None, reason: 
     for number, finding in enumerate(about_time[:top], 1):
         won = gain(finding, findings)
         about = f"{_gain_text(finding)} could be won · {finding.code}" if won else finding.code
-        sentence = f"{finding.sentence.removesuffix('.')} ({about})."
-        cells = percent(won) if won else "", plain(sentence)
-        rows += [Line(str(number), cells), Line("", ("", plain(_hint(finding))), style="dim")]
+        rows += _finding_lines(number, finding, won, f" ({about})")
     doubts = [f"{finding.sentence} {finding.hint}" for finding in findings if finding.about == "trust"]
     silent = () if rows else (reason or "No rule has anything to say.",)
     return Table("", "", COLUMNS, rows, notes=doubts, sentences=silent)
 
 
+def _finding_lines(number: int, finding: Finding, won: float | None, more: str) -> list[Line]:
+    """Return the possible gain and the sentence with ``more`` in it, and what to try."""
+    sentence = plain(f"{finding.sentence.removesuffix('.')}{more}.")
+    hint = finding.hint if finding.hint.startswith("Try ") else f"Try: {finding.hint}"
+    return [Line(str(number), (percent(won) if won else "", sentence)), Line("", ("", plain(hint)), style="dim")]
+
+
 def _gain_text(finding: Finding) -> str:
     """Return ``at most 1.30 of the 11.8 ms``."""
     return f"at most {duration(finding.seconds)} of the {duration(finding.whole)}"
-
-
-def _hint(finding: Finding) -> str:
-    return finding.hint if finding.hint.startswith("Try ") else f"Try: {finding.hint}"
 
 
 def _rows(cases: Sequence[CaseFindings], top: int | None) -> Iterator[dict[str, object]]:

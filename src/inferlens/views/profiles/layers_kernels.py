@@ -91,9 +91,9 @@ def _first_name(names: Sequence[str]) -> str:
 # A column is one line here. Its value is a field of ``LayerRow`` or ``KernelRow``; JSON and CSV have all fields.
 COLUMNS = {
     "layer": (
-        Column("times.typical", "time", "ms", write=milliseconds, keep=0, bars="drawn"),
+        Column("times.typical", "time", "ms", write=milliseconds, keep=0, bars=True),
         Column("times.p95", "p95", "ms", write=milliseconds, keep=5),
-        Column("times.share", "share", write=share, keep=1, bars="beside"),
+        Column("times.share", "share", write=share, keep=1),
         Column("times.median", "median", "ms", write=milliseconds, keep=6, wide=True),
         Column("times", "±", "95 %", write=_half_interval, keep=7, wide=True),
         Column("kind", "kind", keep=2, numeric=False, max_width=16),
@@ -105,8 +105,8 @@ COLUMNS = {
         Column("outputs", "output", write=tensor_shapes, keep=3, numeric=False, max_width=24),
     ),
     "kernel": (
-        Column("times.typical", "time", "µs", write=three_digits, keep=0, bars="drawn"),
-        Column("of_busy", "share", "of GPU", write=share, keep=1, bars="beside"),
+        Column("times.typical", "time", "µs", write=three_digits, keep=0, bars=True),
+        Column("of_busy", "share", "of GPU", write=share, keep=1),
         Column("times.median", "median", "µs", write=three_digits, keep=10, wide=True),
         Column("times", "±", "95 %", write=_half_interval, keep=11, wide=True),
         Column("times.p95", "p95", "µs", write=three_digits, keep=12, wide=True),

@@ -263,9 +263,9 @@ def _headings(names: Sequence[str], unit: str) -> list[Column]:
     """Return a column of times and one of shares for each case."""
     columns = []
     for place, name in enumerate(names):
-        time = Column(name, name, unit, keep=place, bars="beside" if place else "drawn", wide=place >= MOST_COLUMNS)
-        shares = Column(f"{name} share", "", "share", keep=len(names) + place, bars="" if place else "beside")
-        columns += [time, replace(shares, wide=len(names) > MOST_SHARES)]
+        time = Column(name, name, unit, keep=place, bars=True, wide=place >= MOST_COLUMNS)
+        keep, wide = len(names) + place, len(names) > MOST_SHARES
+        columns += [time, Column(f"{name} share", "", "share", keep=keep, wide=wide)]
     return columns
 
 

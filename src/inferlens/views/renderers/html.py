@@ -20,7 +20,6 @@ from typing import Any
 from urllib.parse import quote
 
 from inferlens.errors import InferlensError, reason
-from inferlens.units import number
 from inferlens.views.table import Block, Column, Document, Line, Picture, Report, Table, cut_end, group_maxima, plain
 
 FILES = Path(__file__).parent / "page"
@@ -167,14 +166,13 @@ def _row_attributes(line: Line) -> Any:
 
 
 def _cell_bars(table: Table) -> dict[int, Sequence[str]]:
-    """Return a bar per cell of the drawn columns; in trees, of all columns of times."""
-    is_tree, bars = any(line.full for line in table.lines), dict[int, Sequence[str]]()
-    for place, column in _used_columns(table):
-        if column.bars == "drawn" or (is_tree and column.bars and column.title and column.unit):
-            numbers = [None if line.sums else number(line.cells[place]) for line in table.lines]
-            if len(numbers) - numbers.count(None) > 1:
-                bars[place] = list(map(_cell_bar, numbers, group_maxima(table, numbers)))
-    return bars
+    """Return a bar per cell of the drawn columns."""
+    numbers = {place: table.numbers(place) for place, column in _used_columns(table) if column.bars}
+    return {
+        place: list(map(_cell_bar, values, group_maxima(table, values)))
+        for place, values in numbers.items()
+        if len(values) - values.count(None) > 1
+    }
 
 
 def _cell_bar(value: float | None, maximum: float) -> Any:

@@ -12,7 +12,6 @@ from dataclasses import replace
 from rich.cells import cell_len, set_cell_size
 
 from inferlens.errors import InferlensError
-from inferlens.units import number
 from inferlens.views.table import SCREEN, Column, Document, Line, Screen, Table, group_maxima, plain, select_columns
 
 LEAST_WIDTH = 60
@@ -233,8 +232,8 @@ def bar(share: float, width: int) -> str:
 def _draw_bars(table: Table) -> Table:
     """Put bars of the first column with numbers in front; columns that are marked for it come first."""
     used = table.used()
-    marked = [place for place in used if table.columns[place].bars == "drawn"]
-    figures = {place: [None if line.sums else number(line.cells[place]) for line in table.lines] for place in used}
+    marked = [place for place in used if table.columns[place].bars]
+    figures = {place: table.numbers(place) for place in used}
     drawn = next((place for place in marked or used if {*figures[place]} != {None}), None)
     if drawn is None:
         raise InferlensError("No column of this table has numbers to draw.", hint="the same without --bars")
