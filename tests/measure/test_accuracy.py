@@ -13,10 +13,11 @@ from inferlens.record.record import Accuracy, Agreement
 from inferlens.spec.case import Case
 from inferlens.views.answer import doubts
 from inferlens.views.picture import THEMES
+from inferlens.views.renderers import render
 from inferlens.views.report import answer_section, load_inputs
 from inferlens.views.rows import rows
 from inferlens.views.table import Table
-from inferlens.views.tuning import tuning_chart
+from inferlens.views.tuning import tuning_chart, tuning_document
 from tests.models.loading import graph
 from tests.refusals import refusal
 
@@ -102,6 +103,7 @@ def test_a_drop_is_a_limit_of_a_tuning(tmp_path, data):
     chart = tuning_chart(ended)(THEMES["light"])
     assert next(panel["layer"][0]["encoding"]["y"]["title"] for panel in chart["hconcat"]) == "top-1 (%)"
     assert {facts.accuracy.value for facts in candidate_facts(ended) if facts.accuracy} == {1.0, 0.95}
+    assert all(text in render(tuning_document(ended), "markdown") for text in ("| 95.0 % | 5.0 % |", "| 100.0 % |"))
 
 
 def test_ab_shows_the_accuracy_of_both_sides(tmp_path, data):

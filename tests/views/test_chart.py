@@ -9,7 +9,7 @@ import pytest
 
 from inferlens.cli.show import show
 from inferlens.record.record import Agreement, Memory
-from inferlens.views.chart import Chart, pareto_front, points_chart, render_points
+from inferlens.views.chart import Chart, pareto_front, points_chart
 from inferlens.views.picture import THEMES
 from inferlens.views.rows import rows
 from tests.refusals import refusal
@@ -136,7 +136,7 @@ def points():
 
 
 def test_the_ways_that_matter_are_named_and_what_is_wrong_says_so():
-    said = texts(render_points(points(), "error", "svg"))
+    said = texts(Chart(against="error").render(points()))
     compare_with_stored("chart/error", "\n".join(said))
 
 
@@ -157,7 +157,7 @@ def test_where_more_is_better_the_line_rises():
 def test_no_label_lies_on_another_one():
     streams = [case("openvino", options={"streams": number}) for number in range(12)]
     near = [record(of, median=10.1e-3, agreement=with_error(6e-7)) for of in streams]
-    boxes = boxes_in(render_points([*points(), *near], "error", "svg"))
+    boxes = boxes_in(Chart(against="error").render([*points(), *near]))
     assert overlapping([box for box in boxes if "fp32" in box[-1] or "int8" in box[-1]]) == []
 
 
@@ -166,4 +166,4 @@ def test_memory_is_that_of_the_device_and_without_numbers_nothing_is_drawn():
     on_gpu = record(case(device="cuda"), median=1e-3, memory=memory)
     chart = points_chart(rows([on_gpu]), "memory", THEMES["dark"])
     assert '"memory": 100.0' in str(chart).replace("'", '"')
-    refusal("no case has both a latency and its peak memory", render_points, [record(memory=Memory())], "memory", "svg")
+    refusal("no case has both a latency and its peak memory", Chart(against="memory").render, [record(memory=Memory())])

@@ -21,7 +21,7 @@ from inferlens.views.profiles.findings import findings_document, judge_cases
 from inferlens.views.profiles.quantization import quantization_document
 from inferlens.views.records import notes_document, records_document
 from inferlens.views.renderers import render
-from inferlens.views.table import FORMATS, Document
+from inferlens.views.table import FORMATS, Document, Table
 from tests.analysis.profiles import NASTY, NASTY_PROFILES, eager, exact_layer, failed, fused, layered, other
 from tests.cli.test_partition import MIXED
 from tests.views.profiled import document, loaded
@@ -100,6 +100,14 @@ def check_markdown(text: str) -> None:
     for block in text.split("\n\n"):
         widths = {len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines() if line.startswith("|")}
         assert len(widths) <= 1
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_columns_have_keys_of_their_own(view):
+    for table in (block for block in VIEWS[view]().blocks() if isinstance(block, Table)):
+        keys = [column.key for column in table.columns]
+        assert all(keys)
+        assert len({*keys}) == len(keys)
 
 
 @pytest.mark.parametrize("width", [20, 61, 120])

@@ -5,13 +5,14 @@ from xml.etree import ElementTree as Xml
 import pytest
 from msgspec.structs import replace
 
+from inferlens.analysis.profile_table import KernelRow, LayerRow
 from inferlens.backends.profiling.runs import GPU_CLOCK
 from inferlens.record.profile import Kernel, Layer, ModuleWork, Profile, Work
 from inferlens.record.record import Warning
 from inferlens.views.picture import chart_data
 from inferlens.views.profiles import roofline as plots
 from inferlens.views.profiles.cases import cases_of_level, group_profiles
-from inferlens.views.profiles.layers_kernels import part_tables
+from inferlens.views.profiles.layers_kernels import part_tables, row_fields
 from inferlens.views.profiles.modules import module_tree, modules_document
 from inferlens.views.renderers import render
 from tests.analysis.profiles import (
@@ -36,6 +37,12 @@ from tests.views.samples import GPU_MACHINE, WRONG, case
 BROKEN = failed(case("torchscript:trace"), "It <broke>.")
 ALL = (eager(), fused(), other(), BROKEN)
 KERNELS = of_kernels("torch_compile", made(kernel("gemm", 1e-3, "a"), kernel("relu", 1e-3, "b")))
+
+
+def test_csv_has_all_fields_of_a_row():
+    for level, kind in (("layer", LayerRow), ("kernel", KernelRow)):
+        assert {*row_fields(level), "times"} == {*kind.__struct_fields__}
+
 
 every_table = pytest.mark.parametrize("table", TABLES)
 

@@ -66,6 +66,11 @@ def batches_page(tmp_path_factory: pytest.TempPathFactory) -> str:
     return page_of(stored(tmp_path_factory.mktemp("batches"), gpu_records((1, 8))))
 
 
+@pytest.fixture(scope="module")
+def kernels_page() -> str:
+    return page_of(next(EXAMPLES.glob("kernels/bert/tensorrt*b32*")))
+
+
 def test_everything_of_an_example_is_on_the_page(page):
     headings = ["Answer", "Comparison", "Where the time goes", "How it was measured"]
     assert re.findall(r"<h2>(.*?)</h2>", page) == headings
@@ -370,9 +375,9 @@ WIDER = """[...document.querySelectorAll("figure")].filter(item => item.scrollWi
     ...item.querySelectorAll("svg")].some(svg => svg.getBoundingClientRect().width > item.clientWidth + 1)).length"""
 
 
-def test_a_phone_shows_the_answer_and_whole_charts(any_browser, tmp_path, page, batches_page):
+def test_a_phone_shows_the_answer_and_whole_charts(any_browser, tmp_path, page, batches_page, kernels_page):
     size = {"width": 390, "height": 844}
-    for item in (page, batches_page, page_of(next(EXAMPLES.glob("kernels/bert/tensorrt*b32*")))):
+    for item in (page, batches_page, kernels_page):
         tab, _ = open_page(any_browser, tmp_path, item, viewport=size)
         latency = tab.locator("#answer .answer, #answer tbody td", has_text=re.compile(r"\d+ (ms|µs)|^\d\.\d+$")).first
         place = latency.bounding_box()

@@ -169,7 +169,7 @@ def _plot(
     from inferlens.analysis.load import find_loads, read_loads
     from inferlens.analysis.tuning import find_tunings, load_tuning
     from inferlens.record.store import load_records
-    from inferlens.views.chart import Chart, render_points
+    from inferlens.views.chart import Chart
     from inferlens.views.load import render_load
     from inferlens.views.tuning import render_tuning
 
@@ -183,13 +183,10 @@ def _plot(
     elif find_loads(paths):
         drawing = render_load(read_loads(paths, problems), format, theme)
     else:
-        chart = Chart(reference=reference, format=format, theme=theme, top=top)  # refuses a format before it reads
+        # The chart refuses a format before anything is read.
+        chart = Chart(reference=reference, format=format, theme=theme, top=top, against=against)
         loaded = load_records(paths)
-        problems = loaded.problems
-        if against:
-            drawing = render_points(loaded.records, against, format, reference=reference, theme=theme)
-        else:
-            drawing = chart.render(loaded.records)
+        problems, drawing = loaded.problems, chart.render(loaded.records)
     screen.notes(problems)
     screen.save(file, drawing, option="--plot")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -55,30 +56,38 @@ CHARTED = tuple(column for column in COLUMNS if column.chart)
 
 
 class Chart(View):
-    """Draw latency and throughput, one block per model and machine."""
+    """Draw latency and throughput, or latency against a measure, one block per model and machine."""
 
     name: ClassVar[str] = "chart"
     summary: ClassVar[str] = "latency and throughput side by side, as SVG, PNG or HTML"
     printable: ClassVar[bool] = False
 
     def __init__(
-        self, *, reference: str | None = None, format: str = "svg", theme: str = "auto", top: int | None = None
-    ) -> None:
-        """Take ``format`` and ``theme`` as :func:`.draw_chart` does; ``top`` limits the ways that are drawn."""
+        self, *, reference: str | None = None, format: str = "svg", theme: str = "auto", top: int | None = None,
+        against: str | None = None,
+    ) -> None:  # fmt: skip
+        """Take ``format`` and ``theme`` as :func:`.draw_chart` does.
+
+        ``top`` limits the ways of which latency and throughput are drawn; ``against`` is one of :data:`AGAINST`.
+        """
         super().__init__(reference=reference)
+        if against:
+            check_choice("measure", against, AGAINST)
         check_picture(format, theme=theme)
-        self.format = format
-        self.theme = theme
-        self.top = top
+        self.format, self.theme, self.top, self.against = format, theme, top, against
 
     def render(self, records: Sequence[Record]) -> str | bytes:
         """Return text for SVG and HTML, bytes for PNG."""
-        shown = rows(records, self.reference)
-        if not any(has_mark(row) for row in shown):
+        shown, against = rows(records, self.reference), self.against
+        if against and not any(drawable(row, against) for row in shown):
+            problem = f"There is nothing to draw: no case has both a latency and its {AGAINST[against].title}."
+            raise InferlensError(problem, hint="inferlens show --wide")
+        if not against and not any(map(has_mark, shown)):
             reason = next((f" {plain(row.reason)}" for row in shown if row.reason), "")
             problem = f"There is nothing to draw: no case has right outputs and a latency or a rate.{reason}"
             raise InferlensError(problem, hint="inferlens show")
-        return draw_chart(lambda theme: records_chart(shown, theme, self.top), self.format, shown[0].model, self.theme)
+        chart = partial(points_chart, shown, against) if against else partial(records_chart, shown, top=self.top)
+        return draw_chart(chart, self.format, shown[0].model, self.theme)
 
 
 def records_chart(
@@ -438,19 +447,6 @@ _POINT_TOOLTIP = (
     ("accuracy_said", "accuracy"), ("memory_said", "memory (MiB)"), ("energy_said", "energy (mJ)"),
     ("outputs", "outputs"),
 )  # fmt: skip
-
-
-def render_points(
-    records: Sequence[Record], measure: str, format: str, *, reference: str | None = None, theme: str = "auto"
-) -> str | bytes:
-    """Return the picture as :func:`.draw_chart`. Raise InferlensError if there is nothing to draw."""
-    check_choice("measure", measure, AGAINST)
-    check_picture(format, theme=theme)
-    shown = rows(records, reference)
-    if not any(drawable(row, measure) for row in shown):
-        problem = f"There is nothing to draw: no case has both a latency and its {AGAINST[measure].title}."
-        raise InferlensError(problem, hint="inferlens show --wide")
-    return draw_chart(lambda look: points_chart(shown, measure, look), format, shown[0].model, theme)
 
 
 def points_chart(

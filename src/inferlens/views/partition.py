@@ -20,9 +20,12 @@ NAMED = 3  # modules and kinds of operators that a row names
 UNKNOWN = "unknown"
 MOST_PLACES, MOST_CHOICES, MOST_NOTES, MOST_CASES = 4, 3, 2, 8  # rows and sentences that fit on a screen
 _PLACES = (("modules", 22), ("operators", 26), ("why", 22))
-CHOICES = tuple(
-    Column(title, title, keep=keep, numeric=bool(title), wide=title == "operators per engine")
-    for keep, title in enumerate(("engines", "operators per engine", "in TensorRT", "segments", ""))
+CHOICES = (
+    Column("engines", "engines", keep=0),
+    Column("sizes", "operators per engine", keep=1, wide=True),
+    Column("in TensorRT", "in TensorRT", keep=2),
+    Column("segments", "segments", keep=3),
+    Column("in use", "", keep=4, numeric=False),
 )
 BREAKS = "graph breaks (Python)"
 COUNTS: dict[str, Callable[[Partition], Any]] = {

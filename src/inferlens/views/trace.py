@@ -82,8 +82,9 @@ def sparkline(values: Sequence[float | None], most: float = 1.0) -> str:
     return "".join(_LEVELS[round(max(0.0, min(share, 1.0)) * (len(_LEVELS) - 1))] for share in shares)
 
 
-def _share_bar(value: float | None) -> str:
-    return bar(value or 0.0, _BAR)
+def _bar_column(key: str, keep: int) -> Column:
+    """Return a column of bars of another column's shares."""
+    return Column("bar", "", write_row=lambda row: bar(row[key] or 0.0, _BAR), keep=keep, numeric=False)
 
 
 _ms = partial(Column, unit="ms", write=milliseconds)
@@ -147,7 +148,7 @@ def _columns_of(keys: str) -> tuple[Column, ...]:
 
 
 GPU_COLUMNS = _columns_of(", ".join((*USE, "compute_capability", "multiprocessors", "memory")))
-SHARE_COLUMNS = (*_columns_of("time, share"), _words("share", "", keep=3, write=_share_bar))
+SHARE_COLUMNS = (*_columns_of("time, share"), _bar_column("share", 3))
 OPERATOR_COLUMNS = _columns_of("calls, device_self, device_total, host_self, host_total*, eligible*, tensor_share")
 KERNEL_COLUMNS = _columns_of(
     "kind*, calls, total, share, mean, min*, max*, blocks_per_sm*, occupancy, tensor_cores, registers*, shared_memory*"
@@ -158,7 +159,7 @@ STEP_COLUMNS = _columns_of(f"time, utilization, launched*, {', '.join(PARTS)}, n
 HOLDER_COLUMNS = _columns_of("device, held, allocations")
 TIMELINE_COLUMNS = (
     _share("kernel", "kernel", keep=1),
-    _words("kernel", "", keep=0, write=_share_bar),
+    _bar_column("kernel", 0),
     _share("copy", "copy", keep=4),
     *_columns_of("sm_efficiency"),
     _share("operator", "operator", keep=2),
@@ -485,9 +486,9 @@ def _timeline_view(analysis: Analysis, _: Selection) -> TraceView:
     whole = sum(row["length"] for row in rows)
     columns = (SPARKLINE_COLUMNS[0], replace(SPARKLINE_COLUMNS[1], title=f"from 0 to {duration(whole)}"))
     lines = []
-    for column in TIMELINE_COLUMNS:
+    for column in (column for column in TIMELINE_COLUMNS if column.key != "bar"):
         values = [row[column.key] for row in rows]
-        if column.title and any(values):
+        if any(values):
             mean = sum((row[column.key] or 0.0) * row["length"] for row in rows) / whole
             lines.append(Line.from_row(column.title, columns, {"mean": mean, "strip": sparkline(values)}))
     busy = "kernel" if any(row["kernel"] for row in rows) else "operator"

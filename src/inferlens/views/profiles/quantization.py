@@ -51,8 +51,12 @@ def quantization_document(
 def _attempts_table(quantization: Quantization, name: str) -> Table:
     """Return fp32, full quantization and the best attempt, with the error of the worst output."""
     precision, best = quantization.case.precision, quantization.best
-    titles = (f"in {precision}", "error", "cosine", "class kept", best.metric, "drop" if best.metric else "", "size")
-    columns = [Column(title, title, keep=int(title == "class kept")) for title in titles]
+    columns = [
+        *(Column(title, title) for title in (f"in {precision}", "error", "cosine")),
+        Column("class kept", "class kept", keep=1),
+        Column("accuracy", best.metric),
+        *(Column(title, title) for title in ("drop", "size")),
+    ]
     size = units.byte_count(quantization.size_before)
     lines = [Line("fp32", (units.percent(0), "", "", "", _accuracy(best, best.reference_accuracy), "", size))]
     attempts = [quantization.attempts[0], best] if best != quantization.attempts[0] else [best]
