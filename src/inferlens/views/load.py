@@ -209,22 +209,6 @@ def _between(pair: tuple[float, float | None] | None) -> str:
     return f"{units.rate(pair[0])} and {units.rate(pair[1]) if pair[1] else 'more'}" if pair else units.ABSENT
 
 
-def _share(part: float) -> str:
-    return units.percent(part) if part else units.ABSENT
-
-
-def _milliseconds(seconds: float) -> str:
-    return units.milliseconds(seconds or None)
-
-
-def _limit(row: LoadRow) -> str:
-    return row.outcome or row.bound
-
-
-def _lost(run: LoadRun) -> str:
-    return str(run.refused + run.expired + run.failed or units.ABSENT)
-
-
 def main_table(
     rows: Sequence[LoadRow], records: Sequence[LoadRecord], top: int | None = None, price: float | None = None
 ) -> Table:
@@ -239,10 +223,12 @@ def main_table(
         Column("run.quantiles.0", "p50", "ms", write=units.milliseconds, keep=6, wide=True),
         Column("run.at_limit", rows[0].quantile, "ms", write=units.milliseconds, keep=2),
         Column("run.energy.joules", "energy", "mJ each", write=units.millijoules, keep=6, wide=True),
-        Column("waste", "waste", "padding", write=_share, keep=6, wide=True),
+        Column("waste", "waste", "padding", keep=6, wide=True,
+               write=lambda part: units.percent(part) if part else units.ABSENT),
         Column("cost", "cost", "a million", write_row=lambda row: cost(row.capacity, price), keep=5),
-        Column("limit", "limited by", write_row=_limit, keep=3, numeric=False, fold=True, max_width=40),
-    )
+        Column("limit", "limited by", keep=3, numeric=False, fold=True, max_width=40,
+               write_row=lambda row: row.outcome or row.bound),
+    )  # fmt: skip
     lines = [Line.from_row(row.name, columns, row, style="dim" if row.outcome else "") for row in rows[:top]]
     answer = [*answer_lines(rows, records, price), *loadgen_lines(rows)]
     return Table(load_title(rows[0].first), "way", columns, lines, answer=answer, notes=load_test_notes(rows))
@@ -329,10 +315,11 @@ def rates_table(rows: Sequence[LoadRow]) -> Table:
         Column("throughput", "served", "requests/s", write=units.rate, keep=1),
         Column("quantiles.0", "p50", "ms", write=units.milliseconds, keep=2),
         Column("quantiles.2", "p99", "ms", write=units.milliseconds, keep=1),
-        Column("lost", "lost", write_row=_lost, keep=2),
+        Column("lost", "lost", keep=2,
+               write_row=lambda run: str(run.refused + run.expired + run.failed or units.ABSENT)),
         Column("mean_batch", "mean batch", write=units.significant, keep=3, wide=True),
         Column("busy", "busy", write=units.percent, keep=3),
-    )
+    )  # fmt: skip
     lines = [Line.from_row(row.name, columns, run) for row in rows for run in row.first.runs]
     failed = [f"{row.name}: {row.outcome}" for row in rows if row.outcome]
     answer = [*rates_answer(rows), *loadgen_lines(rows)]
@@ -364,9 +351,10 @@ def group_tables(rows: Sequence[LoadRow], title: str = "Requests by size") -> li
         Column("group.requests", "requests", write="{:,}".format, keep=3),
         Column("group.quantiles.0", "p50", "ms", write=units.milliseconds, keep=2),
         Column("group.quantiles.1", "p99", "ms", write=units.milliseconds, keep=1),
-        Column("group.seconds", "instance time", "ms/request", write=_milliseconds, keep=1),
+        Column("group.seconds", "instance time", "ms/request", keep=1,
+               write=lambda time: units.milliseconds(time or None)),
         Column("group.padding", "padding", write=units.percent, keep=2),
-    )
+    )  # fmt: skip
     lines, notes = [], []
     for row in (row for row in rows if row.run.groups):
         for sizes, group in zip(row.first.mix.groups, row.run.groups, strict=True):

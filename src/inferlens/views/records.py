@@ -89,26 +89,6 @@ _WORST = ("wrong-outputs", "state-lost", "did-not-run")
 _NOTE_COLUMNS = [Column("note", "", numeric=False, fold=True)]
 
 
-def _half_width(row: Row) -> str:
-    return half_width(row.median, row.median_low, row.median_high)
-
-
-def _enqueue(row: Row) -> str:
-    return milliseconds(row.enqueue if row.io == "host" else None)
-
-
-def _speedup_interval(row: Row) -> str:
-    return ratio_range(row.speedup_low, row.speedup_high)
-
-
-def _error(row: Row) -> str:
-    return error_size(row.error) if row.ok else ABSENT
-
-
-def _build(row: Row) -> str:
-    return bare_seconds(row.build) + " cached" * row.cached
-
-
 def _in_flight(row: Row) -> str:
     """Return calls in flight where there was a choice."""
     return ABSENT if row.in_flight is None or (row.in_flight == 1 and row.device == "cpu") else str(row.in_flight)
@@ -145,12 +125,14 @@ COLUMNS = (
     Column("precision", "precision", keep=0, numeric=False),
     Column("batch", "batch", write=text, keep=0),
     Column("median", "latency", "ms", write=latency_cell, keep=0, chart="median latency (ms)", bars=True),
-    Column("half_width", "±", "95 %", write_row=_half_width, keep=7, wide=True),
+    Column("half_width", "±", "95 %", keep=7, wide=True,
+           write_row=lambda row: half_width(row.median, row.median_low, row.median_high)),
     Column("mean", "mean", "ms", write=latency_cell, keep=10, wide=True),
     Column("p95", "p95", "ms", write=latency_cell, keep=5),
     Column("p99", "p99", "ms", write=latency_cell, keep=11, wide=True),
     Column("gpu_time", "GPU time", "ms", write=milliseconds, keep=9, wide=True),
-    Column("enqueue", "enqueue", "ms", write_row=_enqueue, keep=9, wide=True),
+    Column("enqueue", "enqueue", "ms", keep=9, wide=True,
+           write_row=lambda row: milliseconds(row.enqueue if row.io == "host" else None)),
     Column("h2d", "H2D", "ms", write=milliseconds, keep=8, wide=True),
     Column("compute", "compute", "ms", write=milliseconds, keep=8, wide=True),
     Column("d2h", "D2H", "ms", write=milliseconds, keep=8, wide=True),
@@ -160,13 +142,16 @@ COLUMNS = (
     Column("energy", "energy", "mJ per item", write_row=_energy, keep=9, wide=True),
     Column("bound", "bound by", write=text, keep=12, numeric=False, wide=True),
     Column("speedup", "speed-up", write_row=_speedup, keep=1, numeric=False),
-    Column("interval", "interval", "95 %", write_row=_speedup_interval, keep=14, wide=True),
+    Column("interval", "interval", "95 %", keep=14, wide=True,
+           write_row=lambda row: ratio_range(row.speedup_low, row.speedup_high)),
     Column("accuracy", "accuracy", write_row=accuracy_score, keep=1, wide=True),
     Column("drop", "drop", write_row=lambda row: drop(row.drop, row.drop_low, row.drop_high), keep=1, wide=True),
     Column("top5", "top-5", write=lambda value: ABSENT if value is None else percent(value), keep=12, wide=True),
     Column("outputs", "outputs", write_row=lambda row: row.outputs if row.ok else row.status, keep=2, numeric=False),
-    Column("error", "error", "rel. L2", write_row=_error, keep=10, wide=True),
-    Column("build", "build", "s", write_row=_build, keep=12, wide=True),
+    Column("error", "error", "rel. L2", keep=10, wide=True,
+           write_row=lambda row: error_size(row.error) if row.ok else ABSENT),
+    Column("build", "build", "s", keep=12, wide=True,
+           write_row=lambda row: bare_seconds(row.build) + " cached" * row.cached),
     Column("first_inference", "first call", "ms", write=milliseconds, keep=12, wide=True),
     Column("host_peak", "memory", "host MiB", write=mebibytes, keep=13, wide=True),
     Column("device_peak", "memory", "GPU MiB", write=mebibytes, keep=13, wide=True),
@@ -174,6 +159,12 @@ COLUMNS = (
     Column("samples", "samples", write=text, keep=15, wide=True),
     Column("remark", "", write_row=remark, keep=3, numeric=False, fold=True),
 )  # fmt: skip
+
+
+def record_columns(*keys: str, **changes: Any) -> list[Column]:
+    """Return the columns of these keys in this order, with changed attributes."""
+    by_key = {column.key: column for column in COLUMNS}
+    return [replace(by_key[key], **changes) for key in keys]
 
 
 def records_document(

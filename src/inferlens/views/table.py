@@ -250,12 +250,6 @@ def column_names(blocks: Sequence[Table | str]) -> str:
     return f"Columns: {', '.join(dict.fromkeys(filter(None, (column.heading for column in columns))))}."
 
 
-def pick_columns(columns: Iterable[Column], *keys: str, **changes: Any) -> list[Column]:
-    """Return the columns of these keys in this order, with changed attributes."""
-    by_key = {column.key: column for column in columns}
-    return [replace(by_key[key], **changes) for key in keys]
-
-
 def select_columns(blocks: Sequence[Table | str], columns: str | None) -> list[Table | str]:
     """Return the blocks with the named columns, or without ``wide`` ones.
 

@@ -65,37 +65,12 @@ from inferlens.views.profiles.cases import (
     unit_of,
 )
 from inferlens.views.profiles.layers_kernels import PartTable, part_name
-from inferlens.views.table import (
-    Column,
-    Document,
-    Line,
-    Picture,
-    Table,
-    cut_middle,
-    lines_and_sums,
-    pick_columns,
-    plain,
-    share,
-)
+from inferlens.views.table import Column, Document, Line, Picture, Table, cut_middle, lines_and_sums, plain, share
 
 SORTS = ("won", "time", "order")
 ROWS, CASES, MAX_NOTE_LINES = 8, 12, 2  # on a screen, by default
 # Phrases for calls that faster layers do not speed up.
 BOUND_PHRASES = {"host": "waits for the host", "other": "far from all floors"}
-NUMBERS = (
-    Column("time", "time", "ms", write=milliseconds, keep=2),
-    Column("share", "share", write=share, keep=8, wide=True),
-    Column("flops", "work", "MFLOP", write=megaflops, keep=6, wide=True),
-    Column("bytes", "bytes", "MiB", write=mebibytes, keep=7, wide=True),
-    Column("intensity", "intensity", "FLOP/B", write=bare, keep=9, wide=True),
-    Column("floor", "floor", "ms", write=milliseconds, keep=3),
-    Column("bound", "bound by", keep=5, numeric=False),
-    Column("distance", "times floor", write=ratio, keep=4),
-    Column("won", "to win", "ms", write=milliseconds, keep=0),
-    Column("of_call", "of call", write=share, keep=1),
-)  # fmt: skip
-NUMBER_FIELDS = tuple(column.key for column in NUMBERS)  # in CSV
-_ROW_FIELDS = ("place", "name", "kind", "modules")  # fields of single rows in CSV
 
 
 @dataclass(frozen=True)
@@ -106,32 +81,36 @@ class RepeatedRows:
     total: Floor
 
 
-def _row_kind(rows: RepeatedRows) -> str:
+def _row_kind(row: Floor) -> str:
     """Return a layer's kind, or what a kernel computes according to its name."""
-    kind = rows.total.kind
-    return (kernel_family(rows.total.name) if kind == "kernel" else plain(kind)) or ABSENT
+    return (kernel_family(row.name) if row.kind == "kernel" else plain(row.kind)) or ABSENT
 
 
-def _row_name(rows: RepeatedRows) -> str:
+def _row_name(row: Floor) -> str:
     """Return the backend's name; a kernel loses namespaces and arguments."""
-    return short_kernel_name(rows.total.name) if rows.total.kind == "kernel" else rows.total.name
-
-
-def _total(*keys: str) -> list[Column]:
-    """Return columns of the sum of repeated rows."""
-    return [replace(column, key=f"total.{column.key}") for column in pick_columns(NUMBERS, *keys)]
+    return plain(short_kernel_name(row.name) if row.kind == "kernel" else row.name)
 
 
 COLUMNS = (
-    *_total("won", "of_call", "time", "floor", "distance", "bound"),
+    Column("won", "to win", "ms", write=milliseconds, keep=0),
+    Column("of_call", "of call", write=share, keep=1),
+    Column("time", "time", "ms", write=milliseconds, keep=2),
+    Column("floor", "floor", "ms", write=milliseconds, keep=3),
+    Column("distance", "times floor", write=ratio, keep=4),
+    Column("bound", "bound by", keep=5, numeric=False),
     Column("kind", "kind", write_row=_row_kind, keep=6, numeric=False, max_width=14),
-    *_total("share", "flops", "bytes", "intensity"),
-    Column(
-        "name", "layer", write_row=lambda rows: plain(_row_name(rows)), keep=10, numeric=False, max_width=60, wide=True
-    ),
-    Column("total.place", "#", keep=11, wide=True),
+    Column("share", "share", write=share, keep=8, wide=True),
+    Column("flops", "work", "MFLOP", write=megaflops, keep=6, wide=True),
+    Column("bytes", "bytes", "MiB", write=mebibytes, keep=7, wide=True),
+    Column("intensity", "intensity", "FLOP/B", write=bare, keep=9, wide=True),
+    Column("name", "layer", write_row=_row_name, keep=10, numeric=False, max_width=60, wide=True),
+    Column("place", "#", keep=11, wide=True),
 )
-CASE_COLUMNS = (*pick_columns(NUMBERS, "of_call", "won"), *pick_columns(NUMBERS, "time", title="call"))
+BY_KEY = {column.key: column for column in COLUMNS}
+CASE_COLUMNS = (BY_KEY["of_call"], BY_KEY["won"], replace(BY_KEY["time"], title="call"))
+# Fields in CSV: of single rows, and of all.
+_ROW_FIELDS = ("place", "name", "kind", "modules")
+NUMBERS = ("time", "share", "flops", "bytes", "intensity", "floor", "bound", "distance", "won", "of_call")
 
 
 def case_rooflines(
@@ -159,7 +138,7 @@ def roofline_document(
     """
     return case_document(
         "roofline", cases, top, blocks=lambda: _roofline_blocks(cases, top, results), data=_roofline_data,
-        rows=_roofline_rows, fields=("precision", "row", *_ROW_FIELDS, *NUMBER_FIELDS),
+        rows=_roofline_rows, fields=("precision", "row", *_ROW_FIELDS, *NUMBERS),
     )  # fmt: skip
 
 
@@ -186,7 +165,7 @@ def _roofline_table(case: ShownCase[Roofline], roofline: Roofline, top: int) -> 
     groups = merge_repeats(roofline, case.ranked)
     if case.in_order:
         groups = [RepeatedRows([row], row) for row in case.ranked]
-    by_module, no_sum = roofline.by == "module", ("name", "total.place")
+    by_module, no_sum = roofline.by == "module", ("name", "place")
     columns = [
         replace(column, title=roofline.timed) if column.key == "name" else column
         for column in in_unit(COLUMNS, unit_of([case.case]))
@@ -194,12 +173,12 @@ def _roofline_table(case: ShownCase[Roofline], roofline: Roofline, top: int) -> 
     ]
 
     def sum_line(name: str, groups: Sequence[RepeatedRows], style: str) -> Line:
-        total = RepeatedRows((), roofline.sum_of(row for group in groups for row in group.rows))
+        total = roofline.sum_of(row for group in groups for row in group.rows)
         line = Line.from_row(name, columns, total, style=style)
         cells = zip(columns, line.cells, strict=True)
         return replace(line, cells=[ABSENT if column.key in no_sum else cell for column, cell in cells])
 
-    lines = [Line.from_row(module_path(group), columns, group) for group in groups[:top]]
+    lines = [Line.from_row(module_path(group), columns, group.total) for group in groups[:top]]
     if hidden := groups[top:]:
         lines.append(sum_line(f"{len(hidden):,} more: --top {len(groups)}, or --format csv", hidden, "dim"))
     with_floor = [group for group in groups if group.total.floor is not None]
@@ -264,7 +243,7 @@ def module_path(rows: RepeatedRows) -> str:
     """Return module paths with ``*`` for differing parts: ``encoder.layers.*.mlp.0 +1``."""
     paths = [row.modules[0] if row.modules else None for row in rows.rows]
     if paths[0] is None:
-        return cut_name(_row_name(rows)) if rows.total.name else "of no known module"
+        return cut_name(_row_name(rows.total)) if rows.total.name else "of no known module"
     split = [re.split(r"(\d+)", path or "") for path in paths]
     name = "".join(words[0] if len(set(words)) == 1 else "*" for words in zip(*split, strict=True))
     more, count = len(rows.total.modules) - 1, len(rows.rows)
@@ -328,7 +307,7 @@ def _roofline_rows(case: ShownCase[Roofline], roofline: Roofline) -> Iterator[di
     """Yield the rows and the time outside layers, so that times add up."""
 
     def csv_row(kind: str, row: Floor, *names: str) -> dict[str, Any]:
-        values = {name: getattr(row, name) for name in (*names, *NUMBER_FIELDS)}
+        values = {name: getattr(row, name) for name in (*names, *NUMBERS)}
         return {"precision": roofline.precision, "row": kind, **values}
 
     for row in case.rows:
