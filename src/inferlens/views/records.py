@@ -62,6 +62,7 @@ from inferlens.views.rows import (
 from inferlens.views.table import (
     SCREEN,
     Column,
+    ColumnSet,
     Document,
     Line,
     Screen,
@@ -121,7 +122,7 @@ def remark(row: Row, *, builds: bool = True) -> str:
     return next(iter(words), "")
 
 
-COLUMNS = (
+COLUMNS = ColumnSet((
     Column("precision", "precision", keep=0, numeric=False),
     Column("batch", "batch", write=text, keep=0),
     Column("median", "latency", "ms", write=latency_cell, keep=0, chart="median latency (ms)", bars=True),
@@ -158,13 +159,7 @@ COLUMNS = (
     Column("processes", "processes", write=text, keep=15, wide=True),
     Column("samples", "samples", write=text, keep=15, wide=True),
     Column("remark", "", write_row=remark, keep=3, numeric=False, fold=True),
-)  # fmt: skip
-
-
-def record_columns(*keys: str, **changes: Any) -> list[Column]:
-    """Return the columns of these keys in this order, with changed attributes."""
-    by_key = {column.key: column for column in COLUMNS}
-    return [replace(by_key[key], **changes) for key in keys]
+))  # fmt: skip
 
 
 def records_document(

@@ -55,15 +55,7 @@ from inferlens.views.profiles.layers_kernels import part_tables, parts_document
 from inferlens.views.profiles.modules import LEVELS, icicle, modules_document
 from inferlens.views.profiles.quantization import quantization_document
 from inferlens.views.profiles.roofline import case_picture, case_rooflines
-from inferlens.views.records import (
-    COLUMNS,
-    headline,
-    notes_document,
-    record_columns,
-    records_table,
-    row_fields,
-    row_values,
-)
+from inferlens.views.records import COLUMNS, headline, notes_document, records_table, row_fields, row_values
 from inferlens.views.rows import Row, RowKey, group_rows, row_names, rows, runs_by_row
 from inferlens.views.table import Block, Column, Download, Line, Picture, Report, Section, Table, csv_text, plain
 from inferlens.views.trace import TraceTable, TraceView
@@ -263,7 +255,7 @@ def _fastest_table(tables: Sequence[Sequence[Row]]) -> Table:
 
     winners = [row for table in tables for row in table if row.place == 1]
     # Columns keep their general titles, because models differ.
-    pick = partial(record_columns, wide=False, bars=False)
+    pick = partial(COLUMNS.pick, wide=False, bars=False)
     columns = [
         *pick("batch"),
         Column("way", "fastest", numeric=False, fold=True),
@@ -281,7 +273,7 @@ def _costs_table(table: Sequence[Row]) -> Table:
     names = row_names(table)
     leaders = {row.id for rows in group_rows(table, "comparison") for row in [row for row in rows if row.ranked][:2]}
     shown = [row for row in table if row.id in leaders or row.fastest or row.is_reference]
-    columns = record_columns(*_COST_COLUMNS, wide=False, bars=False)
+    columns = COLUMNS.pick(*_COST_COLUMNS, wide=False, bars=False)
     lines = [Line.from_row(names[row.id], columns, row, style="bold" * row.fastest) for row in shown]
     return Table("", "way", columns, lines)
 

@@ -125,6 +125,15 @@ class Column:
         return self.write(row)
 
 
+class ColumnSet(tuple[Column, ...]):
+    """The columns of a table, of which others pick some by key."""
+
+    def pick(self, *keys: str, **changes: Any) -> list[Column]:
+        """Return the columns of these keys in this order, with changed attributes."""
+        by_key = {column.key: column for column in self}
+        return [replace(by_key[key], **changes) for key in keys]
+
+
 @dataclass(frozen=True)
 class Line:
     """One row as text: a name and a cell per column.

@@ -42,7 +42,7 @@ from inferlens.units import (
     significant,
 )
 from inferlens.views.renderers.terminal import bar
-from inferlens.views.table import Column, Line, Table, count, cut_middle, more_rows_note, plain, share, text
+from inferlens.views.table import Column, ColumnSet, Line, Table, count, cut_middle, more_rows_note, plain, share, text
 
 _BAR = 24  # characters of a bar at 1
 STRIP = 60  # characters of what went on over time
@@ -93,58 +93,55 @@ _bytes = partial(Column, write=byte_count)
 _count = partial(Column, write=count)
 _share = partial(Column, write=share)
 _words = partial(Column, numeric=False)
-_COLUMNS = {
-    column.key: column
-    for column in (
-        Column("calls", "calls", write=call_count, keep=1),
-        _ms("host_self", "host self", keep=2),
-        _ms("host_total", "host total", keep=4),
-        _ms("device_self", "GPU self"),
-        _ms("device_total", "GPU total", keep=3),
-        _words("eligible", "tensor cores possible", keep=6, write=lambda value: "yes" if value else ABSENT),
-        _share("tensor_share", "tensor cores used", keep=5),
-        _share("tensor_untold", "unknown", keep=6),
-        _words("kind", "kind", keep=9),
-        _ms("total", "per step"),
-        _ms("time", "time"),
-        _share("share", "share", keep=2),
-        _us("mean", "mean", keep=3),
-        _us("min", "min", keep=7),
-        _us("max", "max", keep=6),
-        Column("blocks_per_sm", "blocks per SM", write=bare, keep=5),
-        _share("utilization", "GPU utilization", keep=1),
-        _share("sm_efficiency", "SM efficiency", unit="est.", keep=3),
-        _share("occupancy", "occupancy", unit="est.", keep=5),
-        _words("tensor_cores", "tensor cores", keep=4, write={True: "yes", False: "no", None: ABSENT}.__getitem__),
-        _count("registers", "registers", keep=10),
-        _bytes("shared_memory", "shared memory", keep=11),
-        _words("operator", "operator"),
-        _words("grid", "grid", keep=12),
-        _words("block", "block", keep=13),
-        _words("compute_capability", "compute capability", keep=9),
-        _count("multiprocessors", "SMs", keep=8),
-        _bytes("memory", "memory", keep=7),
-        _count("launched", "GPU events", keep=8),
-        *(_ms(part, part, keep=keep) for part, keep in zip(PARTS, (2, 4, 9, 7, 6, 5, 5, 7), strict=True)),
-        _ms("cpu", "CPU", keep=9),
-        _words("note", "note", keep=3),
-        _words("device", "device"),
-        _bytes("held", "held", keep=1),
-        _count("allocations", "allocations", keep=2),
-        _count("rank", "rank", keep=1),
-        _ms("step_time", "traced step"),
-        _words("bound", "bound by", unit="traced", keep=4),
-        _ms("computing", "computing", keep=3),
-        _ms("communicating", "communicating", keep=4),
-        _share("overlapped", "overlapped", keep=5),
-        _ms("waiting", "waiting for the host", keep=6),
-    )
-}
+_COLUMNS = ColumnSet((
+    Column("calls", "calls", write=call_count, keep=1),
+    _ms("host_self", "host self", keep=2),
+    _ms("host_total", "host total", keep=4),
+    _ms("device_self", "GPU self"),
+    _ms("device_total", "GPU total", keep=3),
+    _words("eligible", "tensor cores possible", keep=6, write=lambda value: "yes" if value else ABSENT),
+    _share("tensor_share", "tensor cores used", keep=5),
+    _share("tensor_untold", "unknown", keep=6),
+    _words("kind", "kind", keep=9),
+    _ms("total", "per step"),
+    _ms("time", "time"),
+    _share("share", "share", keep=2),
+    _us("mean", "mean", keep=3),
+    _us("min", "min", keep=7),
+    _us("max", "max", keep=6),
+    Column("blocks_per_sm", "blocks per SM", write=bare, keep=5),
+    _share("utilization", "GPU utilization", keep=1),
+    _share("sm_efficiency", "SM efficiency", unit="est.", keep=3),
+    _share("occupancy", "occupancy", unit="est.", keep=5),
+    _words("tensor_cores", "tensor cores", keep=4, write={True: "yes", False: "no", None: ABSENT}.__getitem__),
+    _count("registers", "registers", keep=10),
+    _bytes("shared_memory", "shared memory", keep=11),
+    _words("operator", "operator"),
+    _words("grid", "grid", keep=12),
+    _words("block", "block", keep=13),
+    _words("compute_capability", "compute capability", keep=9),
+    _count("multiprocessors", "SMs", keep=8),
+    _bytes("memory", "memory", keep=7),
+    _count("launched", "GPU events", keep=8),
+    *(_ms(part, part, keep=keep) for part, keep in zip(PARTS, (2, 4, 9, 7, 6, 5, 5, 7), strict=True)),
+    _ms("cpu", "CPU", keep=9),
+    _words("note", "note", keep=3),
+    _words("device", "device"),
+    _bytes("held", "held", keep=1),
+    _count("allocations", "allocations", keep=2),
+    _count("rank", "rank", keep=1),
+    _ms("step_time", "traced step"),
+    _words("bound", "bound by", unit="traced", keep=4),
+    _ms("computing", "computing", keep=3),
+    _ms("communicating", "communicating", keep=4),
+    _share("overlapped", "overlapped", keep=5),
+    _ms("waiting", "waiting for the host", keep=6),
+))  # fmt: skip
 
 
 def _columns_of(keys: str) -> tuple[Column, ...]:
     """Return columns by key, separated by commas; a star makes one ``wide``."""
-    return tuple(replace(_COLUMNS[key.rstrip("*")], wide=key[-1] == "*") for key in keys.split(", "))
+    return tuple(column for key in keys.split(", ") for column in _COLUMNS.pick(key.rstrip("*"), wide=key[-1] == "*"))
 
 
 GPU_COLUMNS = _columns_of(", ".join((*USE, "compute_capability", "multiprocessors", "memory")))

@@ -67,16 +67,7 @@ from inferlens.views.picture import (
     title,
     vega_document,
 )
-from inferlens.views.records import (
-    COLUMNS,
-    headline,
-    record_columns,
-    records_document,
-    records_table,
-    remark,
-    row_fields,
-    row_values,
-)
+from inferlens.views.records import COLUMNS, headline, records_document, records_table, remark, row_fields, row_values
 from inferlens.views.rows import Row, group_rows, rows
 from inferlens.views.table import Column, Document, Line, Screen, Table, cut_middle, plain
 
@@ -570,7 +561,7 @@ def _study_table(study: Study, shown: Sequence[Row], where: str) -> Table:
     request = study.request
     columns = [
         replace(column, title="vs default", write_row=_speedup_text) if column.key == "speedup" else column
-        for column in record_columns(*STUDY_COLUMNS, wide=False)
+        for column in COLUMNS.pick(*STUDY_COLUMNS, wide=False)
     ]
     best, load = _fastest_value(study), mean_load(row.machine_load for row in shown)
     lines = []

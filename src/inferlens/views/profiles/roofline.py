@@ -65,7 +65,7 @@ from inferlens.views.profiles.cases import (
     unit_of,
 )
 from inferlens.views.profiles.layers_kernels import PartTable, part_name
-from inferlens.views.table import Column, Document, Line, Picture, Table, cut_middle, lines_and_sums, plain, share
+from inferlens.views.table import Column, ColumnSet, Document, Line, Picture, Table, lines_and_sums, plain, share
 
 SORTS = ("won", "time", "order")
 ROWS, CASES, MAX_NOTE_LINES = 8, 12, 2  # on a screen, by default
@@ -91,7 +91,7 @@ def _row_name(row: Floor) -> str:
     return plain(short_kernel_name(row.name) if row.kind == "kernel" else row.name)
 
 
-COLUMNS = (
+COLUMNS = ColumnSet((
     Column("won", "to win", "ms", write=milliseconds, keep=0),
     Column("of_call", "of call", write=share, keep=1),
     Column("time", "time", "ms", write=milliseconds, keep=2),
@@ -105,9 +105,8 @@ COLUMNS = (
     Column("intensity", "intensity", "FLOP/B", write=bare, keep=9, wide=True),
     Column("name", "layer", write_row=_row_name, keep=10, numeric=False, max_width=60, wide=True),
     Column("place", "#", keep=11, wide=True),
-)
-BY_KEY = {column.key: column for column in COLUMNS}
-CASE_COLUMNS = (BY_KEY["of_call"], BY_KEY["won"], replace(BY_KEY["time"], title="call"))
+))  # fmt: skip
+CASE_COLUMNS = (*COLUMNS.pick("of_call", "won"), *COLUMNS.pick("time", title="call"))
 # Fields in CSV: of single rows, and of all.
 _ROW_FIELDS = ("place", "name", "kind", "modules")
 NUMBERS = ("time", "share", "flops", "bytes", "intensity", "floor", "bound", "distance", "won", "of_call")
@@ -371,7 +370,7 @@ def case_picture(name: str, case: ShownCase[Any]) -> Iterator[Picture]:
 
 def _case_title(case: ShownCase[Any], answer: str, about: str) -> dict[str, Any]:
     subtitle = f"{cut_name(case.case.headline, LONGEST_LINE - len(about) - 3)} · {about}"
-    heading = cut_middle(f"{plain(case.case.name)}: {answer}", LONGEST_TITLE)
+    heading = cut_name(f"{case.case.name}: {answer}", LONGEST_TITLE)
     return title(heading, subtitle, size=16, offset=8, frame="group")
 
 
