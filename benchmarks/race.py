@@ -174,7 +174,7 @@ def record(namespace: argparse.Namespace) -> None:
                 begin, tick = time.time() - begun, time.perf_counter()
                 if together:
                     budget = budget_of_rounds(plan.budget)
-                    records = scheduler.measure_together(
+                    records = scheduler.measure_in_turns(
                         [(planned, number)] * 2, MeasureOptions(budget, only_right=True)
                     )
                 else:
@@ -345,14 +345,14 @@ class SimulatedRounds(RaceEngine):
         """Return what others are compared with."""
         return self.field.names[-1:]
 
-    def at_once(self, meeting: Sequence[Any], number: int) -> int:  # noqa: ARG002
+    def concurrency(self, entrants: Sequence[Any]) -> int:  # noqa: ARG002
         """See :class:`RaceEngine`."""
         return 1
 
     def hold(self, rounds: Mapping[int, Sequence[Any]]) -> None:
         """Draw the processes of a round."""
         ((number, meeting),) = rounds.items()
-        self.held, self._race = number, None
+        self.rounds, self._race = number, None
         for name, log in self.field.together([entrant.name for entrant in meeting]).items():
             self.logs[name][number] = log
 
@@ -381,7 +381,7 @@ def simulate_race(
     rounds = SimulatedRounds(field, usual)
     answer = rounds.run().answer
     loss = math.expm1(field.logs[answer.best] - min(field.logs.values()))
-    return Outcome(answer.kind == "fastest", loss, rounds.held)
+    return Outcome(answer.kind == "fastest", loss, rounds.rounds)
 
 
 def simulate(namespace: argparse.Namespace) -> None:

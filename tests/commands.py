@@ -26,7 +26,7 @@ from inferlens.execution import child as processes
 from inferlens.execution import profile, race, scheduler, worker
 from inferlens.execution.child import Outcome
 from inferlens.execution.protocol import Event, Job, Observer, Order, TaskAnswer, TaskResult, result_from_json
-from inferlens.execution.turns import Interleaver
+from inferlens.execution.turns import Turns
 from inferlens.measure import series
 from inferlens.record.record import Record, Status
 from inferlens.spec.case import Case
@@ -127,7 +127,7 @@ def stay(patch: pytest.MonkeyPatch) -> None:
     for module in (race, scheduler):
         patch.setattr(module, "usable_cpus", lambda: range(2))
     patch.setattr(processes, "launch", launch)
-    patch.setattr(Interleaver, "run", lambda _, functions: [function(None) for function in functions])
+    patch.setattr(Turns, "run", lambda _, functions: [function(None) for function in functions])
 
 
 def shorten(patch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,7 @@ BANNED_WORDS = {
     "who", "whom", "whose", "worth",
 }  # fmt: skip
 BANNED_NAMES: dict[str, int] = {
-    "analysis": 15, "backends": 14, "cli": 20, "errors": 7, "execution": 68, "limits": 1, "measure": 9, "models": 9,
+    "analysis": 15, "backends": 14, "cli": 20, "errors": 7, "execution": 65, "limits": 1, "measure": 9, "models": 9,
     "record": 7, "spec": 14, "stats": 7, "trace": 24, "units": 1, "views": 20,
 }  # fmt: skip
 BANNED_OPENINGS: dict[str, int] = {}

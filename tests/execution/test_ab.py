@@ -15,14 +15,14 @@ from inferlens.analysis.samples import latest
 from inferlens.execution import ab as running
 from inferlens.execution import child as processes
 from inferlens.execution import race as rounds
-from inferlens.execution.turns import Interleaver
+from inferlens.execution.turns import Turns
 from tests.commands import ended, launch
 
 pytestmark = pytest.mark.usefixtures("one_process")
 QUICK = {"warmup": 2, "iterations": 30}
 
 
-LAUNCH, RUN = processes.launch, Interleaver.run
+LAUNCH, RUN = processes.launch, Turns.run
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def own_processes(one_process, probed_here, monkeypatch):
             return launch(task, *given, **words)
 
     monkeypatch.setattr(processes, "launch", launched)
-    monkeypatch.setattr(Interleaver, "run", RUN)
+    monkeypatch.setattr(Turns, "run", RUN)
 
 
 def ab(folder, a, b, **words):

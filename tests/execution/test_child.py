@@ -22,7 +22,7 @@ from inferlens.execution import scheduler as running
 from inferlens.execution.protocol import Observer, Order, PhaseStart, PlannedCase
 from inferlens.execution.scheduler import MeasureOptions, Scheduler
 from inferlens.execution.tasks import BenchmarkJob, BenchmarkResult, Reference
-from inferlens.execution.turns import MORE, InterleavedTurn, Interleaver
+from inferlens.execution.turns import FINISH, MORE, SharedTurn, Turns
 from inferlens.execution.worker import perform
 from inferlens.measure import series
 from inferlens.measure.series import FixedCount, FixedTime, Turn
@@ -180,7 +180,7 @@ def test_threads_that_call_a_gpu_run_on_the_same_cpu_in_each_turn():
     answers, theirs = os.pipe()
 
     def turns(slot):
-        turn = InterleavedTurn(lambda _: None, answers, slot.interleaver.seed)
+        turn = SharedTurn(lambda _: None, answers, slot.turns.seed, in_turns=True)
         turn.ready(gpu=True)
         every = []
         for _ in range(20):
@@ -190,7 +190,7 @@ def test_threads_that_call_a_gpu_run_on_the_same_cpu_in_each_turn():
         return every
 
     found = []
-    for slot in Interleaver().slots:
+    for slot in Turns(2, in_turns=True).slots:
         with ThreadPoolExecutor(1) as thread:  # what it is kept to ends with it
             found.append(thread.submit(turns, slot).result())
     assert (found[0], {len(each) for each in found[0]}) == (found[1], {1})
@@ -203,16 +203,16 @@ class Scripted(Turn):
     """Another one that takes ten seconds for each of its turns, and has enough after so many."""
 
     def __init__(self, turns):
-        self.over, self.waited, self._left = False, 0.0, turns
+        self.others_finished, self.seconds_waited, self._left = False, 0.0, turns
         self.asked = []
         self.clock = None
 
     def wait(self, *, enough=False):
         self.asked.append(enough)
-        self.waited += 10.0
+        self.seconds_waited += 10.0
         self.clock._now += 10.0
         self._left -= 1
-        self.over = self._left <= 0
+        self.others_finished = self._left <= 0
 
 
 def taken(tmp_path, rule, turn):
@@ -250,7 +250,7 @@ def cases_in(folder, *sides, timeout=60.0):
 def one_round(folder, *sides, timeout=60.0):
     """The records of two cases of the fake backend that were measured in turns."""
     scheduler, pair = cases_in(folder, *sides, timeout=timeout)
-    return scheduler.measure_together(pair, MeasureOptions(scheduler.plan.budget, only_right=True))
+    return scheduler.measure_in_turns(pair, MeasureOptions(scheduler.plan.budget, only_right=True))
 
 
 def calls_of(records):
@@ -297,16 +297,16 @@ def test_what_ends_one_ends_the_other():
 
     begun = threading.Event()
     with pytest.raises(KeyboardInterrupt):
-        Interleaver().run([fails, waits])
+        Turns(2, in_turns=True).run([fails, waits])
     assert sleeper.returncode == -signal.SIGKILL
 
 
-def test_cases_load_side_by_side_and_each_is_measured_by_itself(tmp_path, monkeypatch):
+def test_cases_load_concurrently_and_are_measured_one_by_one(tmp_path, monkeypatch):
     monkeypatch.setattr(running, "usable_cpus", lambda: range(6))
     scheduler, every = cases_in(tmp_path, {}, {"trouble": "kill"}, {}, timeout=20.0)
     done = []
     monkeypatch.setattr(scheduler.observer, "done", lambda record, _: done.append(record.case.variant))
-    records = scheduler.measure_singly(every)
+    records = scheduler.measure_one_by_one(every)
     assert [each.case.variant for each in records] == ["steady", "fast", "noisy"]
     assert [each.status for each in records] == ["ok", "crashed", "ok"]
     assert sorted(done) == ["fast", "noisy", "steady"], "one that fails in its first call is done before its turn"
@@ -331,7 +331,7 @@ def test_who_ends_a_run_keeps_what_was_measured_of_cases_that_loaded_together(tm
 
     monkeypatch.setattr(scheduler.observer, "done", interrupts)
     with pytest.raises(KeyboardInterrupt):
-        scheduler.measure_singly(every)
+        scheduler.measure_one_by_one(every)
     assert [record.case.variant for record, _ in done] == ["steady"]
     assert [path.parent for path in tmp_path.glob("*/*/record.json")] == [folder for _, folder in done]
     assert not [*tmp_path.glob("*/fake-fast*")]
@@ -341,17 +341,18 @@ def test_who_ends_a_run_keeps_what_was_measured_of_cases_that_loaded_together(tm
     (False, {}, ["build", "first inference", "turn", "warm-up", "turn"]),
     (True, {}, ["turn", "build", "first inference", "turn", "warm-up", "turn"]),
     (True, {"built": True}, ["build", "first inference", "turn", "warm-up", "turn"]),
-    (False, {"one_turn": True}, ["build", "first inference", "turn", "warm-up", "steady state"]),
-    (True, {"one_turn": True}, ["turn", "build", "first inference", "warm-up", "steady state"]),
+    (False, {"in_turns": False}, ["build", "first inference", "turn", "warm-up", "steady state"]),
+    (True, {"in_turns": False}, ["turn", "build", "first inference", "warm-up", "steady state"]),
 ], ids=str)  # fmt: skip
 def test_a_build_that_times_kernels_and_a_case_by_itself_wait_for_their_turn(
     times_kernels, words, order, tmp_path, monkeypatch
 ):
     told = []
+    answers, theirs = os.pipe()
 
-    class Told(Turn):
-        def wait(self, *, enough=False):
-            told.append("turn")
+    def asked(_):
+        told.append("turn")
+        os.write(theirs, FINISH if told.count("turn") > 3 else MORE)
 
     def heard(event):
         if isinstance(event, PhaseStart):
@@ -359,9 +360,12 @@ def test_a_build_that_times_kernels_and_a_case_by_itself_wait_for_their_turn(
 
     monkeypatch.setattr(Fake, "times_kernels", lambda self, case, *, cached=False: times_kernels and not cached)
     scheduler, ((planned, _),) = cases_in(tmp_path, {})
+    turn = SharedTurn(asked, answers, 0, in_turns=words.get("in_turns", True))
     job = BenchmarkJob(
-        **scheduler.job_fields(planned.case, tmp_path), **words, budget=scheduler.plan.budget,
+        **scheduler.job_fields(planned.case, tmp_path), built=words.get("built", False), budget=scheduler.plan.budget,
         reference=Reference(name=""),
     )  # fmt: skip
-    perform(Order.of("benchmark", job), heard, Told())
+    perform(Order.of("benchmark", job), heard, turn)
     assert told[told.index("load") + 1 :][: len(order)] == order
+    os.close(answers)
+    os.close(theirs)

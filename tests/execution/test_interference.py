@@ -44,7 +44,7 @@ def test_of_two_in_turns_no_energy_is_told_and_memory_of_the_gpu_where_processes
     whole = msgspec.structs.replace(gpu_log(), peak_memory_used=900, before=Before(memory_used=300))
     named = msgspec.structs.replace(whole, peak_case_memory=500)
     told = ((named, True), (whole, True), (whole, False))
-    beside, nameless, alone = (interference_of(ON_GPU, answer(), log, interleaved=both) for log, both in told)
+    beside, nameless, alone = (interference_of(ON_GPU, answer(), log, in_turns=both) for log, both in told)
     assert [each.memory.device_peak for each in (beside, nameless, alone)] == [500, None, 600]
     assert "in turns" in beside.energy.reason
 

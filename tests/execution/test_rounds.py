@@ -11,7 +11,7 @@ from inferlens.analysis.race import race
 from inferlens.analysis.samples import latest, steady_samples
 from inferlens.execution import child
 from inferlens.execution import race as running
-from inferlens.execution.race import budget_of_rounds, fit_together
+from inferlens.execution.race import budget_of_rounds, fit_in_memory
 from inferlens.execution.tasks import BenchmarkJob
 from inferlens.record.record import IN_TURNS, Environment, Gpu, Memory
 from inferlens.spec.case import Budget
@@ -112,7 +112,7 @@ def test_room_on_the_gpu(known, facts, fits, monkeypatch):
     here = Environment(gpus=(Gpu(name="GPU", memory=139 * 2**30),))
     memories = [Memory(host_peak=2**30, device_peak=peak) for peak in peaks]
     records = [record(of, facts=facts, memory=memory, environment=here) for memory in memories]
-    assert fit_together(records) == fits
+    assert fit_in_memory(records) == fits
 
 
 def test_samples_that_were_asked_for_all_count(tmp_path):
@@ -126,9 +126,9 @@ def test_what_a_process_of_a_round_measures():
     assert budget_of_rounds(Budget(iterations=50)) == Budget(iterations=50)
     assert budget_of_rounds(Budget(max_time=20.0)).max_time == 5.0
     assert budget_of_rounds(Budget(max_time=0.3)).max_time == 0.3
-    at_once = budget_of_rounds(Budget(), cases=4, at_once=4)
-    assert (at_once.warmup_seconds, at_once.max_time) == (0.025, 0.5)
-    assert budget_of_rounds(Budget(), cases=2, at_once=2).max_time == 2.0
+    concurrent = budget_of_rounds(Budget(), cases=4, rounds=4)
+    assert (concurrent.warmup_seconds, concurrent.max_time) == (0.025, 0.5)
+    assert budget_of_rounds(Budget(), cases=2, rounds=2).max_time == 2.0
 
 
 @pytest.mark.parametrize("after", [1, 2])
@@ -153,7 +153,7 @@ def test_a_named_reference_takes_part_in_the_first_round(tmp_path):
     assert (slow.reference, slow.sure, slow.speedup) == ("fake:steady fp32 latency=9.0", True, pytest.approx(9 / 4))
 
 
-def test_two_rounds_are_held_at_once_where_there_are_cpus_for_it(tmp_path, monkeypatch):
+def test_two_rounds_are_concurrent_where_there_are_cpus_for_it(tmp_path, monkeypatch):
     monkeypatch.setattr(running, "usable_cpus", lambda: range(4))
     records, told = raced(tmp_path, "4,4.6")
     assert [number for number, *_ in told.rounds] == [*range(3, 2 * len(told.rounds) + 2, 2)]

@@ -78,7 +78,7 @@ def test_every_call_gets_fresh_inputs(tmp_path, call):
     with runner:
         feeding = Feeding(runner, model, case, make_inputs(model, 0), Preparation(tmp_path, tmp_path), renews=True)
         latency = [runner.collect(runner.infer(next(feeding.latency)))[0] for _ in range(3)]
-        feeding.renewed(feeding.first)
+        feeding.renewed(feeding.checked_feed)
         back_to_back = [runner.collect(feeding.caller.infer(next(feeding.throughput)))[0] for _ in range(3)]
     assert all(np.array_equal(output, latency[0]) for output in (*latency, *back_to_back))
 

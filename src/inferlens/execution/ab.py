@@ -1,11 +1,10 @@
 """``inferlens ab``: a comparison of two cases with the same inputs, in rounds, until one is faster.
 
 The sides are two cases of a model, two models, or one model in two checkouts of its code or in two environments. A
-round is a fresh process of A and one of B. On the CPU both are alive at once and take turns of some calls, so that
-whatever slows the machine down slows down both. On a GPU they run one after the other in the first round, which shows
-how much memory they take. Then they take turns if both fit. The side that goes first alternates. Every process has its
-record. A side that fails, or has wrong outputs, ends the race without a verdict on speed, because the processes that
-succeed would mostly be fast.
+round is a fresh process of A and one of B. On the CPU they are measured in turns, so that whatever slows the machine
+down slows down both. On a GPU they are measured one by one in the first round, which shows how much memory they take,
+and then in turns if both fit. The side that goes first alternates. Every process has its record. A side that fails, or
+has wrong outputs, ends the race without a verdict on speed, because the processes that succeed would mostly be fast.
 
 :class:`ABRun` is the policy of the race, and makes its engine.
 """
@@ -170,8 +169,6 @@ def _two_texts(value: Texts | None) -> tuple[str, ...]:
 class ABRun(BasePolicy):
     """A policy of rounds of A and B until B has a verdict. A side that fails ends the race."""
 
-    strict = True
-
     def __init__(
         self,
         scheduler: Scheduler,
@@ -182,9 +179,10 @@ class ABRun(BasePolicy):
         outputs: Agreement | None = None,
     ) -> None:
         self.sides = [Entrant(planned) for planned in pair]
-        super().__init__(self.sides[0], LEAST_VERDICT_ROUNDS, rule.max_rounds)
+        least, most = LEAST_VERDICT_ROUNDS, rule.max_rounds
+        super().__init__(base=self.sides[0], least=least, most=most, metric=rule.measured, strict=True)
         self.scheduler, self.pair, self.rule, self.outputs = scheduler, pair, rule, outputs
-        self.metric, self._on_round, self._begin = rule.measured, on_round, begin
+        self._on_round, self._begin = on_round, begin
         self._engine = RaceEngine(scheduler, self.sides, begin + rule.within, self)
         checkouts = [planned.case.checkout for planned in pair]
         a, b = (checkout and environment.git_revision(checkout) for checkout in checkouts)
@@ -293,16 +291,15 @@ class CapacityABRun(ABRun):
     best deployment of each side, which the other rounds use.
     """
 
-    in_turns = False
-
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
+        self.in_turns = False
         self._first: dict[str, LoadRecord] = {}
 
     def measure(
-        self, scheduler: Scheduler, processes: Sequence[Process], options: MeasureOptions, *, together: bool
+        self, scheduler: Scheduler, processes: Sequence[Process], options: MeasureOptions, *, in_turns: bool
     ) -> Iterator[Record]:
-        del options, together
+        del options, in_turns
         for planned, number in processes:
             end, first = time.monotonic() + self.rule.within / CAPACITIES, self._first.get(planned.case.digest)
             record = measure_capacity(scheduler, planned, self.rule.limit, number - 1, end, first)

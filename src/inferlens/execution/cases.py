@@ -427,7 +427,7 @@ def load_model_info(plan: Plan, model: ModelHandle | None = None) -> list[ModelI
     python = "".join(plan.python[:1])
     job = LookupJob(names=plan.model, place=plan.checkout, interpreter=python, plan=plan, checks=True)
     if model and model.infos:
-        job = replace(job, known=model.infos, live=model.live)
+        job = replace(job, infos=model.infos, live=model.live)
     outcome = child.launch("models", job, list[ModelInfo], timeout=TIMEOUT)
     if not outcome.answered:  # a model that ends the process may do so in a case: the row has the reason
         job = replace(job, checks=False)
@@ -501,7 +501,7 @@ class NamesJob(Job, frozen=True, kw_only=True):
 class LookupJob(NamesJob, frozen=True, kw_only=True):
     """The models to look up, or their infos; ``checks``: also load them and check them for the plan."""
 
-    known: list[ModelInfo] | None = None
+    infos: list[ModelInfo] | None = None
     plan: Plan | None = None
     checks: bool = False
     live: str | None = None
@@ -526,7 +526,7 @@ def interpreter_environment(job: NamesJob, context: Any) -> Environment:  # noqa
 
 def look_up_models(job: LookupJob, context: Any) -> list[ModelInfo]:  # noqa: ARG001 - there is no case
     """Return the models of names. Raises InferlensError if they cannot run as the plan says."""
-    infos, plan = job.known or [resolve.find(name) for name in job.names], job.plan
+    infos, plan = job.infos or [resolve.find(name) for name in job.names], job.plan
     live = Path(job.live) if job.live else None
     for model in infos if job.place else ():
         resolve.check_place(model.spec, job.place)

@@ -1,12 +1,19 @@
 """Child processes, which run tasks with a deadline: the parent's side. ``worker`` is the side of the child.
 
 :func:`launch` starts a process, sends it an order, hears its events, and returns its answer. The scheduler calls it for
-every process of a case. ``cases``, ``deploy``, ``profile`` and ``remote`` call it for tasks without a measurement.
+every process of a case; other modules call it for tasks without a measurement, see :meth:`Outcome.value`.
 
-What happens on a crash: however the process ends, the parent goes on. :func:`status_of_exit` turns the end into a
-status and a reason, with the phase in which it came. The scheduler writes them into the record of the case, with the
-last lines that the process printed, and goes on with the next case. A process that crashes after it has answered keeps
-its numbers, and the record has the warning ``bad-exit``.
+However a process ends, the parent goes on. What happens on an error and on a crash:
+
+1. A task that raises answers with the status and reason of :func:`status_of_error`, with the phases and the value until
+   then. A process that ends without an answer, or is killed at its deadline, gets those of :func:`status_of_exit`: the
+   phase in which it ended is part of the reason. A process that crashes after its answer keeps its numbers; the record
+   has the warning ``bad-exit``.
+2. :func:`launch` kills all that the process started, and returns an :class:`Outcome` with the last lines it printed.
+3. ``Scheduler._keep`` writes the record with this status, reason and output, and the next process starts. If a process
+   in turns was out of memory, all of them are measured again, one by one (``race.measure_rounds``).
+4. The case has left the race, because ``Record.ranked`` is false. A recommended way is replaced by the plain way of its
+   backend (``run.stand_ins_of``). The same command measures the case again (``resume``).
 
 A child leads a process group of its own, so that everything it started ends with it. Its output comes through a pipe
 and is kept up to a limit: a child that prints without end cannot fill the disk.
@@ -29,7 +36,7 @@ from typing import TYPE_CHECKING, Generic, cast
 
 import msgspec
 
-from inferlens.errors import InferlensError
+from inferlens.errors import InferlensError, Unsupported, is_short_of_memory, reason
 from inferlens.execution.protocol import (
     Event,
     Job,
@@ -113,7 +120,7 @@ def launch(
         timeout: seconds after which the process is killed; those spent waiting for a turn do not count.
         log: the file for the output of the process; it is not written without output.
         monitor: makes a monitor of the process with a number, which watches the machine until the process has ended.
-        slot: the place of the process among the processes that take turns.
+        slot: the place of the process among concurrent processes.
         variables: environment variables in addition to those of this process.
         started: called with the number of the process.
     """
@@ -127,8 +134,8 @@ def launch(
         process.write(Order.of(task, job))
         started(process.process.pid)
         watching = monitor(process.process.pid) if monitor else None
-        if watching and slot and slot.interleaver.one_turn:
-            slot.monitor = watching  # not now, because another process is measured while this one loads
+        if slot:
+            slot.monitor = watching  # it starts with the turn: another process is measured while this one loads
         elif watching:
             watching.start()
         try:
@@ -148,6 +155,13 @@ def launch(
     outcome = process.outcome(returns, status, reason)
     outcome.machine = watching.log() if watching else None
     return outcome
+
+
+def status_of_error(error: BaseException) -> tuple[Status, str, str]:
+    """Return the status, reason and hint of a task that raised ``error``."""
+    if isinstance(error, InferlensError):
+        return "unsupported" if isinstance(error, Unsupported) else "failed", error.sentence, error.hint
+    return "out of memory" if is_short_of_memory(error) else "failed", reason(error), ""
 
 
 def status_of_exit(code: int, *, killed_for_memory: bool) -> tuple[Status, str]:
@@ -172,7 +186,7 @@ class _Process:
         if slot:
             answers, answering = os.pipe()
             descriptors.append(answers)
-            arguments += [answers, slot.interleaver.seed]
+            arguments += [answers, slot.turns.seed, int(slot.turns.in_turns)]
         python = os.path.abspath(interpreter) if interpreter else sys.executable
         try:
             self.process = subprocess.Popen(
@@ -203,12 +217,12 @@ class _Process:
 
         Time that the process waits for its turn puts the deadline off.
         """
-        before = self.slot.waited if self.slot else 0.0
+        before = self.slot.seconds_waited if self.slot else 0.0
         with selectors.DefaultSelector() as selector:
             selector.register(self._events, selectors.EVENT_READ)
             selector.register(self._printed, selectors.EVENT_READ)
             while selector.get_map():
-                waited = self.slot.waited - before if self.slot else 0.0
+                waited = self.slot.seconds_waited - before if self.slot else 0.0
                 remaining = deadline + waited - time.monotonic()
                 if remaining <= 0:
                     return False

@@ -32,11 +32,11 @@ from inferlens.backends.profiling import kernels as kernel_runs
 from inferlens.backends.profiling.runs import STEP_SPAN, Tracing, write_steps
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.execution import child
-from inferlens.execution.cases import ModelHandle, cases_of
+from inferlens.execution.cases import Environments, ModelHandle, cases_of, live_files
 from inferlens.execution.child import Outcome
 from inferlens.execution.protocol import CaseJob, Job, Observer, PlannedCase, ResultCollector, TaskResult, refused
-from inferlens.execution.resume import profile_file
-from inferlens.execution.scheduler import Scheduler, continue_run
+from inferlens.execution.resume import RunState, profile_file, reuse_earlier
+from inferlens.execution.scheduler import Scheduler, open_scheduler
 from inferlens.execution.tasks import TaskContext
 from inferlens.measure.monitor import default_threads
 from inferlens.models.model import Format
@@ -119,7 +119,9 @@ def run(
     results.doing("looking at models and backends")
     cases = cases_of(plan, model)
     results.planned(cases)
-    with continue_run("profile", plan, cases, results, model, levels, runs) as scheduler:
+    environments = Environments()
+    state = reuse_earlier(RunState(), "profile", plan, cases, model, environments, results, levels, runs)
+    with open_scheduler(plan, results, cases, live_files(model), state, environments) as scheduler:
         profile_cases(scheduler, cases, levels, runs)
     return profiles_of(results, levels)
 

@@ -116,8 +116,8 @@ class CaseJob(Job, frozen=True, kw_only=True):
     cache: str  # the folder of files that several cases and runs use
     trust: bool = False  # whether files that can run code may be opened
     exported: str = ""  # the folder in which a process of this run exported the model, for this backend and precision
-    export_by: str = ""  # the file by which processes of this run that are alive at once export the model once
-    known: ModelFacts | None = None  # the facts of the model by that process, if its export is all that is needed
+    exported_model: ModelFacts | None = None  # the facts of that model, if its export is all that is needed
+    export_by: str = ""  # the file by which concurrent processes of this run export the model once
     built: bool = False  # whether an earlier process of the case in this run has built it
     rebuild: bool = False  # whether to ignore the builds in the cache
     live: str | None = None  # the file of a live module
@@ -265,9 +265,11 @@ class Observer:
         ``finals`` is the least number of the final rounds of a tuning.
         """
 
-    def heard(self, event: Event) -> None:
-        """Handle an event from the process of a case."""
+    def heard(self, event: Event, concurrent: Case | None = None) -> None:
+        """Handle an event from a process. Of ``concurrent`` cases the one that entered a phase last is shown."""
         if isinstance(event, PhaseStart):
+            if concurrent:
+                self.began(concurrent)
             self.phase(event.phase)
         elif isinstance(event, ProgressReport):
             self.progress(event.share)

@@ -1,8 +1,8 @@
 """The rounds of a race: cases meet in fresh processes until one is the fastest.
 
-A round is a fresh process of every case that takes part, all alive at once and in turns if memory allows it, else one
-after the other. With enough CPUs some rounds are held at once: that takes the time of one to load and build. ``bench``,
-``ab``, the finals of ``tune`` and an option sweep use the same :class:`RaceEngine`; they differ in their
+A round is a fresh process of every case that takes part. The processes are measured in turns if memory allows it, or
+else one by one (see ``turns``). With enough CPUs some rounds are concurrent: loading and building take the time of one.
+``bench``, ``ab``, the finals of ``tune`` and an option sweep use the same :class:`RaceEngine`; they differ in their
 :class:`RacePolicy`, which decides who meets next, when the race ends, and what is logged.
 """
 
@@ -11,10 +11,9 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as with_fields
-from datetime import datetime
 
 from msgspec.structs import replace
 
@@ -24,7 +23,7 @@ from inferlens.analysis.tuning import Trial
 from inferlens.execution.cases import preparation_seconds
 from inferlens.execution.protocol import PlannedCase
 from inferlens.execution.resume import TrialLog, grouped
-from inferlens.execution.scheduler import SPARE, TYPICAL_MEMORY, USUAL, MeasureOptions, Process, Scheduler
+from inferlens.execution.scheduler import DEFAULTS, SPARE, TYPICAL_MEMORY, MeasureOptions, Process, Scheduler
 from inferlens.limits import memory_left
 from inferlens.measure.monitor import gpu_before, usable_cpus
 from inferlens.record.record import IN_TURNS, Metric, Record
@@ -34,32 +33,36 @@ from inferlens.stats.race_rule import CLOSE, LEAST_ROUNDS, MOST_ROUNDS, USUAL_RO
 from inferlens.units import ratio, ratio_range
 
 REFERENCE_ROUNDS = 2  # rounds of the reference, however slow it is, so that there are speedups
-ROOM = 2.0  # memory that a process of the first round may need, as a multiple of the reference's
+REFERENCE_MEMORY = 2.0  # memory that a process of the first round may need, as a multiple of the reference's
 SCREENING_WARMUP, SCREENING_SERIES = 0.5, 1.0  # seconds of a case by itself, before the rounds
 ROUND_WARMUP, ROUND_SERIES = 0.1, 2.0  # seconds of a process in a round by itself
-AT_ONCE = 4  # the largest number of rounds that are held at once, if every process has a CPU
-CPU_AT_ONCE = 2  # the same number on the CPU, for cases that take long to load and build
-AT_ONCE_SECONDS = 8.0  # seconds of series of all these processes together: loading and building takes longer
+MOST_CONCURRENT = 4  # the largest number of concurrent rounds, if every process has a CPU
+CPU_CONCURRENT = 2  # the same number on the CPU, for cases that take long to load and build
+CONCURRENT_SECONDS = 8.0  # seconds of the series of all concurrent processes: loading and building takes longer
 BUILDS = 3  # per finalist of a tuning, from scratch: builds differ
+ROUND_OPTIONS = MeasureOptions(only_right=True)
 
 
 @dataclass
 class Entrant:
-    """A case of a race with its records so far; the first record may be older than the race."""
+    """A case of a race with its records so far; the first record may be older than the race.
+
+    ``id`` names the case in the race: the id of a record that is older than the race, or else the digest of the case.
+    """
 
     planned: PlannedCase
     records: list[Record] = field(default_factory=list)
+    id: str = field(init=False)
 
-    @property
-    def id(self) -> str:
-        """The name of the case in the race."""
-        return self.records[0].id if self.records else self.planned.case.digest
+    def __post_init__(self) -> None:
+        self.id = self.records[0].id if self.records else self.planned.case.digest
 
     @property
     def runs(self) -> CaseRuns:
         return CaseRuns(tuple(self.records))
 
 
+@dataclass(kw_only=True)
 class RacePolicy:
     """A policy that decides which cases are in the next round, when a race is over, and what is logged.
 
@@ -68,27 +71,25 @@ class RacePolicy:
     Attributes:
         least: the least number of rounds, whatever the time.
         most: the largest number of rounds.
-        aim: the aim of a tuning, if it is not latency or throughput.
+        aim: the aim of the finals of a tuning; ``None`` in other races.
         metric: the metric to compare; ``None``: see ``analysis.race``.
         strict: whether a process that fails ends the race.
         log: the log into which rounds are written one by one.
-        final: whether the log has them as rounds of a tuning's finals.
-        earlier: rounds of an earlier run in the log, which are not repeated.
+        earlier: rounds of an earlier run in the log, with which the race begins.
         options: how processes of rounds are measured.
-        in_turns: whether processes of a round may take turns. Then energy is unknown, and so is memory of a GPU in a
-            container.
+        in_turns: whether processes of a round may be measured in turns. Then energy is unknown, and so is memory of a
+            GPU in a container.
     """
 
-    least = LEAST_ROUNDS
-    most = USUAL_ROUNDS
+    least: int = LEAST_ROUNDS
+    most: int = USUAL_ROUNDS
     aim: FinalsAim | None = None
     metric: Metric | None = None
-    strict = False
+    strict: bool = False
     log: TrialLog | None = None
-    final = False
-    earlier: list[Trial] = []
-    options: MeasureOptions = MeasureOptions(only_right=True)
-    in_turns = True
+    earlier: Sequence[Trial] = ()
+    options: MeasureOptions = ROUND_OPTIONS
+    in_turns: bool = True
 
     def next_round(self, engine: RaceEngine, number: int) -> Sequence[str]:
         """Return the ids of the entrants of the round after ``number`` rounds. The race ends if there is none."""
@@ -99,10 +100,10 @@ class RacePolicy:
         return self.options
 
     def measure(
-        self, scheduler: Scheduler, processes: Sequence[Process], options: MeasureOptions, *, together: bool
+        self, scheduler: Scheduler, processes: Sequence[Process], options: MeasureOptions, *, in_turns: bool
     ) -> Iterator[Record]:
         """Yield the records of the processes of some rounds as they end, in the order of the processes."""
-        return measure_rounds(scheduler, processes, options, together=together)
+        return measure_rounds(scheduler, processes, options, in_turns=in_turns)
 
     def report(self, engine: RaceEngine, number: int, cases: Sequence[Case]) -> None:
         """Report a round that is over."""
@@ -126,6 +127,7 @@ class RacePolicy:
         return f"{text} ({ratio_range(interval.low, interval.high)})"
 
 
+@dataclass(kw_only=True)
 class FastestPolicy(RacePolicy):
     """A policy for the fastest case: the leader meets its rivals until no rival can be faster than the leader.
 
@@ -135,13 +137,11 @@ class FastestPolicy(RacePolicy):
       the references, because two rounds are needed to estimate the noise.
     - Every later round has the *open* rivals (see ``stats.race_rule``). Without one the race is over.
 
-    Args:
+    Attributes:
         rounds: the least number of rounds, whether the race is decided or not; 0 ends it once it is decided.
     """
 
-    def __init__(self, rounds: int = 0) -> None:
-        self.rounds = rounds
-        self.most = MOST_ROUNDS if rounds else USUAL_ROUNDS
+    rounds: int = 0
 
     def next_round(self, engine: RaceEngine, number: int) -> Sequence[str]:
         state = engine.race.state
@@ -167,26 +167,14 @@ class FastestPolicy(RacePolicy):
         return state.open or ([fastest_rival] if number < self.rounds else [])
 
 
+@dataclass(kw_only=True)
 class FinalsPolicy(FastestPolicy):
     """A policy for the finalist of a tuning that is best by an aim. All finalists meet in the first rounds.
 
     With ``rebuild`` the processes of the first rounds build from scratch.
     """
 
-    final = True
-
-    def __init__(
-        self,
-        aim: FinalsAim,
-        log: TrialLog,
-        earlier: list[Trial],
-        options: MeasureOptions,
-        rebuild: bool,
-        in_turns: bool,
-    ) -> None:
-        super().__init__()
-        self.aim, self.log, self.earlier = aim, log, earlier
-        self.options, self.rebuild, self.in_turns = options, rebuild, in_turns
+    rebuild: bool
 
     def next_round(self, engine: RaceEngine, number: int) -> Sequence[str]:
         return list(engine.ranked) if number < REFERENCE_ROUNDS else super().next_round(engine, number)
@@ -195,11 +183,11 @@ class FinalsPolicy(FastestPolicy):
         return with_fields(self.options, rebuild=self.rebuild and number <= BUILDS)
 
 
+@dataclass(kw_only=True)
 class BasePolicy(RacePolicy):
     """A policy that compares all cases with a base, until all have a verdict."""
 
-    def __init__(self, base: Entrant, least: int = LEAST_ROUNDS, most: int = USUAL_ROUNDS) -> None:
-        self.base, self.least, self.most = base, least, most
+    base: Entrant
 
     def next_round(self, engine: RaceEngine, number: int) -> Sequence[str]:
         base = self.base.id
@@ -218,38 +206,53 @@ class RaceEngine:
 
     Attributes:
         end: when no further round begins, by the clock of ``time.monotonic``; there are ``policy.least`` all the same.
-        held: the number of rounds of an earlier run, whose records the entrants have.
+        rounds: the number of rounds so far. A race that is resumed begins with the rounds of its entrants' records.
     """
 
     scheduler: Scheduler
     entrants: Sequence[Entrant]
     end: float
     policy: RacePolicy
-    held: int = 0
+    rounds: int = 0
 
     def run(self) -> Race:
         """Hold rounds until the race is decided or the time is over."""
-        policy, number = self.policy, self.held
+        policy = self.policy
+        for trial in policy.earlier:
+            self._add_earlier(trial)
         process_seconds = 0.0  # of a process of the last rounds
-        while number < policy.most and (entrants := self._entrants_after(number)):
-            begin = time.monotonic()
-            rounds = {number + 1: entrants}
-            for ended in range(number + 1, min(number + self.at_once(entrants, number), policy.most)):
-                if others := self._entrants_after(ended):
-                    rounds[ended + 1] = others
-            processes = sum(map(len, rounds.values()))
-            if number >= policy.least and begin + process_seconds * processes > self.end:
+        while rounds := self._next_rounds():
+            begin, processes = time.monotonic(), sum(map(len, rounds.values()))
+            if self.rounds >= policy.least and begin + process_seconds * processes > self.end:
                 break
-            if policy.earlier:
-                self._take_records(policy.earlier.pop(0))
-            else:
-                self.hold(rounds)
-            number += len(rounds)
+            self.hold(rounds)
             process_seconds = (time.monotonic() - begin) / processes
-            policy.report(self, number, [entrant.planned.case for entrant in entrants])
+            policy.report(self, self.rounds, [entrant.planned.case for entrant in rounds[min(rounds)]])
             if policy.strict and len(self.race.entries) < len(self.entrants):
                 break
         return self.race
+
+    def _add_earlier(self, trial: Trial) -> None:
+        """Add a round of an earlier run to the race."""
+        self.rounds += 1
+        entrants = {entrant.planned.case.digest: entrant for entrant in self.entrants}
+        for record in trial.records:
+            entrants[record.case.digest].records.append(record)
+        self.policy.report(self, self.rounds, [record.case for record in trial.records])
+
+    def _next_rounds(self) -> dict[int, list[Entrant]]:
+        """Return the entrants of the next round, or of some concurrent rounds, by number; none if the race is over.
+
+        The records so far decide who takes part in them.
+        """
+        first, most = self.rounds + 1, self.policy.most
+        entrants = self._entrants(first)
+        if first > most or not entrants:
+            return {}
+        rounds = {first: entrants}
+        for number in range(first + 1, min(self.rounds + self.concurrency(entrants), most) + 1):
+            rounds[number] = self._entrants(number)
+        return {number: entrants for number, entrants in rounds.items() if entrants}
 
     @property
     def race(self) -> Race:
@@ -268,25 +271,17 @@ class RaceEngine:
         cases = references_of([entrant.planned for entrant in ranked.values()], self.scheduler.plan.reference)
         return [name for name, entrant in ranked.items() if entrant.planned.case in cases]
 
-    def _entrants_after(self, number: int) -> list[Entrant]:
-        """Return the entrants of the round after ``number`` rounds."""
-        return [self.ranked[name] for name in dict.fromkeys(self.policy.next_round(self, number))]
+    def _entrants(self, number: int) -> list[Entrant]:
+        """Return the entrants of round ``number``."""
+        return [self.ranked[name] for name in dict.fromkeys(self.policy.next_round(self, number - 1))]
 
-    def at_once(self, entrants: Sequence[Entrant], number: int) -> int:
-        """Return how many rounds are held at once after ``number`` rounds; one if processes take no turns."""
-        if self.policy.earlier or len(entrants) == 1 or not self.policy.in_turns:
+    def concurrency(self, entrants: Sequence[Entrant]) -> int:
+        """Return how many rounds of the entrants are concurrent; one if they cannot be measured in turns."""
+        if len(entrants) == 1 or not self.policy.in_turns or not all(entrant.records for entrant in entrants):
             return 1
-        if not all(entrant.records for entrant in entrants):
+        if self.rounds and not all(IN_TURNS in entrant.records[-1].facts for entrant in entrants):
             return 1
-        in_turns = number == 0 or all(IN_TURNS in entrant.records[-1].facts for entrant in entrants)
-        return rounds_at_once([entrant.records[0] for entrant in entrants]) if in_turns else 1
-
-    def _take_records(self, trial: Trial) -> None:
-        """Take the records of a round from the log."""
-        records = {record.case.digest: record for record in trial.records}
-        for entrant in self.entrants:
-            if record := records.get(entrant.planned.case.digest):
-                entrant.records.append(record)
+        return concurrent_rounds([entrant.records[0] for entrant in entrants])
 
     def hold(self, rounds: Mapping[int, Sequence[Entrant]]) -> None:
         """Measure a process of every case of some rounds, and write the rounds into the log."""
@@ -296,19 +291,20 @@ class RaceEngine:
         for number in rounds:
             records_of_round = tuple(record for record in records if record.repeat == number)
             if policy.log and records_of_round:
-                policy.log.add(Trial(records=records_of_round, final=policy.final, seconds=seconds))
+                policy.log.add(Trial(records=records_of_round, final=policy.aim is not None, seconds=seconds))
+        self.rounds = max(rounds)
 
     def _measure(self, rounds: Mapping[int, Sequence[Entrant]], options: MeasureOptions) -> list[Record]:
         """Measure a process of every case. The order changes from round to round."""
         processes = []
         for number, entrants in rounds.items():
-            first = (number - 1) % len(entrants)
-            order = [*entrants[first:], *entrants[:first]]
+            start = (number - 1) % len(entrants)
+            order = [*entrants[start:], *entrants[:start]]
             order.sort(key=lambda entrant: entrant.planned.refusal is None)  # a case that cannot run takes no turn
             processes += [(entrant, number) for entrant in order]
-        together = self.policy.in_turns and have_room([entrant for entrant, _ in processes])
+        in_turns = self.policy.in_turns and can_take_turns([entrant for entrant, _ in processes])
         planned = [(entrant.planned, number) for entrant, number in processes]
-        results = self.policy.measure(self.scheduler, planned, options, together=together)
+        results = self.policy.measure(self.scheduler, planned, options, in_turns=in_turns)
         records: list[Record] = []
         for (entrant, _), record in zip(processes, results, strict=False):
             entrant.records.append(record)
@@ -318,33 +314,33 @@ class RaceEngine:
         return records
 
 
-def have_room(entrants: Sequence[Entrant]) -> bool:
-    """Return whether processes of a round can be alive at once.
+def can_take_turns(entrants: Sequence[Entrant]) -> bool:
+    """Return whether processes of some rounds can be measured in turns.
 
     On a GPU the first process of a case shows how much memory it takes, so it runs by itself.
     """
     if len(entrants) < 2 or any(entrant.planned.refusal for entrant in entrants):
         return False
     if all(entrant.records for entrant in entrants):
-        return fit_together([entrant.records[0] for entrant in entrants])
+        return fit_in_memory([entrant.records[0] for entrant in entrants])
     return all(entrant.planned.case.device == "cpu" for entrant in entrants)
 
 
 def measure_rounds(
-    scheduler: Scheduler, processes: Sequence[Process], options: MeasureOptions = USUAL, *, together: bool
+    scheduler: Scheduler, processes: Sequence[Process], options: MeasureOptions = DEFAULTS, *, in_turns: bool
 ) -> Iterator[Record]:
-    """Yield the records of the processes of rounds. The processes take turns if ``together``, or run one by one.
+    """Yield the records of the processes of rounds, measured in turns or one by one.
 
-    If memory is too short for all at once, they are measured again, one by one. The budget is the usual one of a round
-    unless ``options`` have one.
+    If memory is too short for all of them in turns, they are measured again, one by one. The budget is the usual one of
+    a round unless ``options`` have one.
     """
     budget = scheduler.plan.budget
-    if together:
-        cases_in_round = Counter(number for _, number in processes)
+    if in_turns:
+        cases_by_round = Counter(number for _, number in processes)
         on_cpu = all(planned.case.device == "cpu" for planned, _ in processes)
-        at_once = 1 if on_cpu else len(cases_in_round)
-        shared_budget = options.budget or budget_of_rounds(budget, max(cases_in_round.values()), at_once)
-        records = scheduler.measure_together(processes, with_fields(options, budget=shared_budget))
+        rounds = 1 if on_cpu else len(cases_by_round)
+        short_budget = options.budget or budget_of_rounds(budget, max(cases_by_round.values()), rounds)
+        records = scheduler.measure_in_turns(processes, with_fields(options, budget=short_budget))
         if len(records) == 1 or all(record.status != "out of memory" for record in records):
             yield from records
             return
@@ -366,57 +362,44 @@ def races(cases: Iterable[PlannedCase]) -> list[list[PlannedCase]]:
     return grouped(cases, lambda planned: planned.case.work)
 
 
-def first_rounds(scheduler: Scheduler, cases: Iterable[PlannedCase]) -> list[list[PlannedCase]]:
-    """Return the groups of cases that begin with a round: races on the CPU whose cases fit into memory together.
+def first_round_groups(scheduler: Scheduler, cases: Iterable[PlannedCase]) -> list[list[PlannedCase]]:
+    """Return the groups of cases that begin with a round: races on the CPU whose cases fit into memory.
 
-    They load side by side, so the first round takes less time than single measurements. On a GPU the first process of
+    They load concurrently, so the first round takes less time than single measurements. On a GPU the first process of
     a case runs by itself: it shows how much memory the case needs, and may time kernels.
     """
     groups = []
     for group in races(planned for planned in cases if not planned.refusal and planned.case.device == "cpu"):
         if len(group) > 1:
             memory = max(scheduler.references.of(planned).memory or TYPICAL_MEMORY for planned in group)
-            if ROOM * memory * len(group) <= memory_left():
+            if REFERENCE_MEMORY * memory * len(group) <= memory_left():
                 groups.append(group)
     return groups
 
 
-def hold_rounds(
-    scheduler: Scheduler, screened: Iterable[tuple[PlannedCase, Record]], earlier: Sequence[Record] = ()
-) -> None:
+def hold_rounds(scheduler: Scheduler, first_records: Iterable[tuple[PlannedCase, Record]]) -> None:
     """Hold the rounds of cases that were measured once. Cases that do the same work are a race.
 
-    A race goes on after the ``earlier`` rounds of another run, and the time of these rounds counts.
+    A race of an earlier run goes on after its last round, and the time of its rounds counts.
     """
-    entrants_of: dict[Hashable, list[Entrant]] = {}
-    for planned, first in screened:
-        if first.ranked:
-            later = [record for record in earlier if record.case == planned.case and record.repeat > first.repeat]
-            records = [first, *sorted(later, key=lambda record: record.repeat)]
-            entrants_of.setdefault(planned.case.work, []).append(Entrant(planned, records))
-    end = time.monotonic() + scheduler.plan.within - spent_seconds([record for record in earlier if record.repeat])
-    groups = [entrants for entrants in entrants_of.values() if len(entrants) > 1]
-    for place, entrants in enumerate(groups):
+    state = scheduler.state
+    ranked = [(planned, first) for planned, first in first_records if first.ranked]
+    entrants = [Entrant(planned, [first, *state.later_rounds(planned.case, first)]) for planned, first in ranked]
+    groups = [group for group in grouped(entrants, lambda entrant: entrant.planned.case.work) if len(group) > 1]
+    end = time.monotonic() + scheduler.plan.within - state.round_seconds
+    least = scheduler.plan.rounds
+    policy = FastestPolicy(rounds=least, most=MOST_ROUNDS if least else USUAL_ROUNDS)
+    for place, group in enumerate(groups):
         now = time.monotonic()
         share = (end - now) / (len(groups) - place)
-        held = max(record.repeat for entrant in entrants for record in entrant.records)
-        RaceEngine(scheduler, entrants, now + share, FastestPolicy(scheduler.plan.rounds), held).run()
+        rounds = max(record.repeat for entrant in group for record in entrant.records)
+        RaceEngine(scheduler, group, now + share, policy, rounds).run()
 
 
 def references_of(cases: Sequence[PlannedCase], named: str = "") -> list[Case]:
     """Return the references by device: the named case, or the plain case of the reference's backend."""
-    usual = {planned.reference.backend_label for planned in cases if planned.reference}
-    return list(references([planned.case for planned in cases], usual, named).values())
-
-
-def spent_seconds(records: Sequence[Record]) -> float:
-    """Return the seconds in which any process of the records was measured."""
-    total, latest = 0.0, -math.inf
-    times = [(datetime.fromisoformat(record.created), datetime.fromisoformat(record.ended)) for record in records]
-    for begin, end in sorted((begin.timestamp(), end.timestamp()) for begin, end in times):
-        total += max(end - max(begin, latest), 0.0)
-        latest = max(latest, end)
-    return total
+    labels = {planned.reference.backend_label for planned in cases if planned.reference}
+    return list(references([planned.case for planned in cases], labels, named).values())
 
 
 def screening_budget(budget: Budget) -> Budget:
@@ -426,32 +409,32 @@ def screening_budget(budget: Budget) -> Budget:
     return replace(budget, warmup_seconds=SCREENING_WARMUP, max_time=SCREENING_SERIES)
 
 
-def budget_of_rounds(budget: Budget, cases: int = 1, at_once: int = 1) -> Budget:
-    """Return the budget of a process in rounds that are held at once: the user's, or else a short series."""
+def budget_of_rounds(budget: Budget, cases: int = 1, rounds: int = 1) -> Budget:
+    """Return the budget of a process in concurrent rounds: the user's, or else a short series."""
     if budget.explicit:
         return budget
     series = ROUND_SERIES if budget.max_time is None else min(budget.max_time, max(ROUND_SERIES, budget.max_time / 4))
-    if at_once > 1:
-        series = min(series, AT_ONCE_SECONDS / (cases * at_once))
-    return replace(budget, warmup_seconds=ROUND_WARMUP / at_once, max_time=series)
+    if rounds > 1:
+        series = min(series, CONCURRENT_SECONDS / (cases * rounds))
+    return replace(budget, warmup_seconds=ROUND_WARMUP / rounds, max_time=series)
 
 
-def rounds_at_once(firsts: Sequence[Record]) -> int:
-    """Return how many rounds of cases are held at once, by their records.
+def concurrent_rounds(records: Sequence[Record]) -> int:
+    """Return how many rounds are concurrent, by a record of each of their cases.
 
     Every process has a CPU. On the CPU there are two rounds if loading and building take longer than measuring.
     """
-    count = min(AT_ONCE, len(usable_cpus()) // len(firsts))
-    if all(record.case.device == "cpu" for record in firsts):
-        longest = max(preparation_seconds(record, ("load", "build")) for record in firsts)
-        count = CPU_AT_ONCE if longest > ROUND_SERIES * len(firsts) else count
-    return count if count > 1 and fit_together([*firsts] * count) else 1
+    count = min(MOST_CONCURRENT, len(usable_cpus()) // len(records))
+    if all(record.case.device == "cpu" for record in records):
+        longest = max(preparation_seconds(record, ("load", "build")) for record in records)
+        count = CPU_CONCURRENT if longest > ROUND_SERIES * len(records) else count
+    return count if count > 1 and fit_in_memory([*records] * count) else 1
 
 
-def fit_together(records: Sequence[Record]) -> bool:
-    """Return whether processes such as these have room at the same time, by the memory that they took.
+def fit_in_memory(records: Sequence[Record]) -> bool:
+    """Return whether concurrent processes such as these fit into memory, by the memory that they took.
 
-    A process of unknown GPU memory, because it took turns, counts as much as the largest one.
+    A process of unknown GPU memory, because it was measured in turns, counts as much as the largest one.
     """
     if SPARE * sum(record.memory.host_peak or 0 for record in records) > memory_left():
         return False

@@ -34,10 +34,10 @@ from inferlens.errors import InferlensError, Unsupported, check_choice
 from inferlens.execution import child
 from inferlens.execution.cases import Environments, ModelHandle, cases_of, live_files
 from inferlens.execution.profile import check_repeats, profile_cases, profiles_of
-from inferlens.execution.protocol import Job, Observer, PlannedCase, ResultCollector, Value
+from inferlens.execution.protocol import Job, Observer, PlannedCase, RemoteObserver, ResultCollector, Value
 from inferlens.execution.race import races, references_of
-from inferlens.execution.resume import ON, RunState, grouped, profile_file, requests_of, reuse_earlier, same_place
-from inferlens.execution.run import CaseResults, alone_in_folders, marked_if_cut_short, measure_cases, measuring_order
+from inferlens.execution.resume import ON, RunState, grouped, mark_if_cut_short, profile_file, reuse_earlier, same_place
+from inferlens.execution.run import CaseResults, alone_in_folders, measure_cases, measuring_order
 from inferlens.execution.scheduler import open_scheduler
 from inferlens.execution.tasks import TaskContext
 from inferlens.execution.tuning.space import SearchSelection, SearchSpace, explore
@@ -210,7 +210,7 @@ Part = ListJob | CasesJob | AloneJob | ExploreJob | TuneJob
 
 def run_part(job: Part, context: TaskContext) -> Any:
     """Do a part of a plan in the process of a worker on this machine."""
-    return job.run(context.observer)
+    return job.run(RemoteObserver(context.send))
 
 
 # Launchers and workers.
@@ -456,7 +456,7 @@ class RemoteRun:
     ) -> Iterator[tuple[str, tuple[PlannedCase, ...], float]]:
         """Yield the parts of a plan: kind, cases, and share of the time for rounds.
 
-        A part is a race. GPUs of this machine have several races in a part, which load side by side. If a run goes on,
+        A part is a race. GPUs of this machine have several races in a part, which load concurrently. If a run goes on,
         they have one, because its races began on one GPU or another.
         """
         for kind, planned in cases.items():
@@ -477,11 +477,12 @@ class RemoteRun:
         self, command: str, cases: Mapping[str, Sequence[PlannedCase]], levels: Sequence[Level] = (), runs: int = 0
     ) -> list[CasesJob]:
         """Return the jobs of the parts of a command, with the records of earlier runs."""
-        states, options = {}, (levels, runs) if levels else ()
+        states = {}
         for kind, planned in cases.items():
-            requests = requests_of(command, self.plan, planned, self.model, *options)
-            state = RunState(run=self.run, facts=self.facts(kind), requests=requests)
-            states[kind] = reuse_earlier(state, self.plan, planned, None, self.results, levels)
+            state = RunState(run=self.run, facts=self.facts(kind))
+            states[kind] = reuse_earlier(
+                state, command, self.plan, planned, self.model, None, self.results, levels, runs
+            )
         jobs = []
         for kind, part, share in self.divided(cases):
             plan = replace(self.plan, within=share * self.plan.within)
@@ -565,7 +566,7 @@ def bench(plan: Plan, observer: Observer, model: ModelHandle | None = None) -> l
         orders = [measuring_order(planned, plan.repeats, plan.seed) for planned in cases.values()]
         results.planned([planned for order in orders for planned, _ in order])
         all_cases = list(itertools.chain.from_iterable(cases.values()))
-        with alone_in_folders(plan, all_cases), marked_if_cut_short(plan, results):
+        with alone_in_folders(plan, all_cases), mark_if_cut_short(plan, results):
             jobs = remote.race_jobs("bench", cases)
             remote.do(jobs, type(None))
             if len(jobs) > 1 and plan.repeats != 1:  # with one repeat the run should be short

@@ -4,10 +4,19 @@ There is one rule for ``bench``, ``profile`` and ``tune``. A result is used agai
 the content of the model's files, the machine with its devices, and the versions of the libraries are the same, and the
 case ran. Everything else is measured. With ``--rerun`` nothing is used.
 
-``bench`` and ``profile`` keep a hash of the request as a fact of a record. They call :func:`reuse_earlier` once, before
-anything is measured: here through ``scheduler.continue_run``, and for several workers in ``remote``. It returns a
-:class:`RunState` with the earlier records. ``run.measure_cases`` and ``profile.profile_cases`` skip the cases that have
-a record there, and a race goes on after its last round.
+``bench`` and ``profile`` resume in these steps:
+
+1. ``run.run``, ``profile.run`` and ``RemoteRun.race_jobs`` call :func:`reuse_earlier` before anything is measured. It
+   hashes the request, reads the records below ``<output>/<model>/``, and returns a :class:`RunState` with those that
+   are used again. It removes the records that are replaced.
+2. ``run.CaseResults`` and ``profile.profile_cases`` begin with these records. Cases that have one are not measured.
+3. ``race.hold_rounds`` goes on after the last round: :meth:`RunState.later_rounds` has the rounds of a case. Their time
+   counts, too (:attr:`RunState.round_seconds`).
+4. ``Scheduler._keep`` writes new records with :meth:`RunState.run_of` and :meth:`RunState.facts_of`. So they belong to
+   the same run, and have the hash by which the next command finds them.
+5. A run that is interrupted keeps its records. :func:`mark_if_cut_short` marks them if they look complete.
+
+A worker on another device discards records that were measured elsewhere (``CasesJob.run`` in ``remote``).
 
 A tuning or a study (``tuning/tune.py``) writes its rounds into a :class:`TrialLog` as they end. It reads the log when
 it begins: the search learns the rounds in it, and the rounds of finals are taken from it in place of measuring.
@@ -15,10 +24,12 @@ it begins: the search learns the rounds in it, and the rounds of finals are take
 
 from __future__ import annotations
 
+import itertools
+import math
 import shutil
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from itertools import count
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
 from uuid import uuid4
@@ -30,7 +41,7 @@ from msgspec.structs import replace
 from inferlens.analysis.tuning import Trial
 from inferlens.errors import InferlensError
 from inferlens.execution.cases import Environments, ModelHandle
-from inferlens.execution.protocol import Observer, PlannedCase, as_json, remove_results
+from inferlens.execution.protocol import Observer, PlannedCase, ResultCollector, as_json, remove_results
 from inferlens.models import factories
 from inferlens.models.resolve import files_of, runs_code
 from inferlens.models.samples import is_code
@@ -62,8 +73,13 @@ class RunState(Struct, frozen=True, kw_only=True):
     run: str = msgspec.field(default_factory=lambda: uuid4().hex)
     facts: dict[str, str] = {}
     requests: dict[str, str] = {}
-    records: tuple[Record, ...] = msgspec.field(default=(), name="known")
+    records: tuple[Record, ...] = ()
     continued: str = ""
+
+    @property
+    def run_by_work(self) -> dict[Hashable, str]:
+        """The ids of the earlier runs whose races go on, by the work of the race."""
+        return {record.case.work: record.run for record in self.records}
 
     def run_of(self, case: Case) -> str:
         """Return the id of the run that new records of a case belong to.
@@ -71,13 +87,27 @@ class RunState(Struct, frozen=True, kw_only=True):
         It is the run of the earlier records in the same race. Without any, it is the run that is ``continued``, or this
         one.
         """
-        run_by_work = {record.case.work: record.run for record in self.records}
-        return run_by_work.get(case.work) or self.continued or self.run
+        return self.run_by_work.get(case.work) or self.continued or self.run
 
     def facts_of(self, case: Case) -> dict[str, str]:
         """Return the facts of new records of a case."""
         request = self.requests.get(case.model)
         return {**self.facts, REQUEST: request} if request else self.facts
+
+    def later_rounds(self, case: Case, first: Record) -> list[Record]:
+        """Return the earlier records of a case in rounds after its ``first`` record."""
+        records = [record for record in self.records if record.case == case and record.repeat > first.repeat]
+        return sorted(records, key=lambda record: record.repeat)
+
+    @property
+    def round_seconds(self) -> float:
+        """The seconds in which any process of an earlier round was measured."""
+        total, latest = 0.0, -math.inf
+        texts = [(record.created, record.ended) for record in self.records if record.repeat]
+        for begin, end in sorted([datetime.fromisoformat(text).timestamp() for text in pair] for pair in texts):
+            total += max(end - max(begin, latest), 0.0)
+            latest = max(latest, end)
+        return total
 
 
 def request_hash(command: str, plan: Plan, model: str, handle: ModelHandle | None, *options: object) -> str:
@@ -91,99 +121,112 @@ def request_hash(command: str, plan: Plan, model: str, handle: ModelHandle | Non
     return sha256(as_json(request, order="deterministic"))[:12]
 
 
-def requests_of(
-    command: str, plan: Plan, cases: Sequence[PlannedCase], handle: ModelHandle | None, *options: object
-) -> dict[str, str]:
-    """Return the hash of the request by model."""
-    models = {planned.case.model for planned in cases}
-    return {model: request_hash(command, plan, model, handle, *options) for model in models}
-
-
 def reuse_earlier(
     state: RunState,
+    command: str,
     plan: Plan,
     cases: Sequence[PlannedCase],
+    model: ModelHandle | None,
     environments: Environments | None,
     observer: Observer,
     levels: Sequence[Level] = (),
+    runs: int = 0,
 ) -> RunState:
-    """Return ``state`` with the records of earlier runs that are used again, and remove those that are replaced.
+    """Return ``state`` with the request and the records of earlier runs that are used again.
 
-    Only records of the same request, cases and environment count. Each race uses the records of one earlier run: the
-    run with the most cases, or the latest of several such runs. A record of that run is used if its case ran, or still
-    cannot run here, and if its folder has all profiles. The other records of that run are removed from the disk, so
-    that their cases are measured again. With ``plan.rerun`` no record is used, and none is removed.
+    Each race uses the records of one earlier run: the run with the most cases, or the latest of several such runs.
+    A record of that run is used if its case ran, or still cannot run here, and if its folder has all profiles. The
+    other records of that run are removed from the disk, so that their cases are measured again. With ``plan.rerun`` no
+    record is used, and none is removed.
 
     Args:
-        state: the run that begins.
-        cases: the cases of the plan.
+        model: the live model of the plan.
         environments: the environments of cases here; ``None`` to use records of any environment.
-        observer: hears which records are used.
-        levels: the levels of profiles that a record needs.
+        levels: the levels of profiles that a record needs, of ``runs`` calls each.
     """
+    options = (levels, runs) if levels else ()
+    names = {planned.case.model for planned in cases}
+    state = replace(state, requests={name: request_hash(command, plan, name, model, *options) for name in names})
     if plan.rerun:
         return state
     planned_by_digest = {planned.case.digest: planned for planned in cases}
-    records: list[Record] = []
-    folders: dict[str, Path] = {}
-    for name in sorted({safe_name(planned.model.name) for planned in cases}):
-        loaded = _load_if_there(Path(plan.output) / name)
-        usable = [
-            record
-            for record in loaded.records
-            if record.case.digest in planned_by_digest
-            and _is_same_request(record, state)
-            and (environments is None or same_place(record, environments.of(record.case)))
-        ]
-        for race in grouped(usable, lambda record: record.case.work):
-            runs = grouped(race, lambda record: record.run)
-            for record in max(runs, key=lambda run: (len({record.case.digest for record in run}), run[-1].created)):
-                folder = loaded.folders[record.id]
-                if not (_ended_well(record, planned_by_digest) and has_profiles(folder, levels)):
-                    remove_results(folder)
-                    continue
-                if record.facts.pop(CUT_SHORT, None):
-                    Store.save(folder, record)
-                records.append(record)
-                folders[record.id] = folder
-    if not records:
+    earlier = _load_if_there(*sorted({Path(plan.output) / safe_name(planned.model.name) for planned in cases}))
+    comparable = [
+        record
+        for record in sorted(earlier.records, key=lambda record: safe_name(record.model.name))
+        if record.case.digest in planned_by_digest
+        and _is_same_request(record, state)
+        and (environments is None or same_place(record, environments.of(record.case)))
+    ]
+    reused: list[Record] = []
+    races = grouped(comparable, lambda record: record.case.work)
+    for record in itertools.chain.from_iterable(map(_fullest_run, races)):
+        folder = earlier.folders[record.id]
+        if _is_complete(record, planned_by_digest[record.case.digest], folder, levels):
+            reused.append(_without_mark(record, folder))
+        else:
+            remove_results(folder)
+    if not reused:
         return state
-    observer.reused(records, folders)
-    count = len({record.case.digest for record in records})
+    observer.reused(reused, {record.id: earlier.folders[record.id] for record in reused})
+    count = len({record.case.digest for record in reused})
     total = plural(len(planned_by_digest), "case")
     observer.remark(f"{count} of {total} measured before; --rerun measures all again.")
-    return replace(state, records=tuple(records), continued=max(records, key=lambda record: record.created).run)
+    return replace(state, records=tuple(reused), continued=max(reused, key=lambda record: record.created).run)
 
 
-def _load_if_there(folder: Path) -> LoadedRecords:
-    """Return the records in a folder, which may be missing or without records."""
+def _load_if_there(*folders: Path) -> LoadedRecords:
+    """Return the records in folders, which may be missing or without records."""
     with suppress(InferlensError):
-        return load_records(folder, profiled=True)
+        return load_records(*(folder for folder in folders if folder.exists()), profiled=True)
     return LoadedRecords([], {}, [])
 
 
 def _is_same_request(record: Record, state: RunState) -> bool:
     """Return whether a record is of the run's request, on the run's kind of machine."""
-    request = state.requests.get(record.case.model)
-    same_kind = record.facts.get(ON, "") == state.facts.get(ON, "")
-    return same_kind and request is not None and record.facts.get(REQUEST) == request
+    facts = state.facts_of(record.case)
+    return all(record.facts.get(name) == facts.get(name) for name in (REQUEST, ON))
 
 
-def _ended_well(record: Record, planned: Mapping[str, PlannedCase]) -> bool:
-    """Return whether a case ran, or still cannot run."""
-    return record.status == "ok" or (record.status == "unsupported" and bool(planned[record.case.digest].refusal))
+def _fullest_run(records: Sequence[Record]) -> list[Record]:
+    """Return the records of the run with the most cases, or the latest of several such runs."""
+    runs = grouped(records, lambda record: record.run)
+    return max(runs, key=lambda run: (len({record.case.digest for record in run}), run[-1].created))
 
 
-def profile_file(folder: Path, level: Level) -> Path:
-    return folder / f"profile-{level}.json"
-
-
-def has_profiles(folder: Path, levels: Sequence[Level]) -> bool:
-    """Return whether a case was profiled at every level, or cannot be profiled there."""
+def _is_complete(record: Record, planned: PlannedCase, folder: Path, levels: Sequence[Level]) -> bool:
+    """Return whether a case ran, or still cannot run, and was profiled at all levels, or cannot be profiled there."""
+    if record.status != "ok" and not (record.status == "unsupported" and planned.refusal):
+        return False
     with suppress(OSError, InferlensError):
         profiles = [decode_profile(profile_file(folder, level).read_bytes()) for level in levels]
         return all(profile.status in ("ok", "unsupported") for profile in profiles)
     return False
+
+
+@contextmanager
+def mark_if_cut_short(plan: Plan, results: ResultCollector) -> Iterator[None]:
+    """Mark the records of a race that was interrupted before its second round, because they look complete."""
+    try:
+        yield
+    except BaseException:
+        if not plan.repeats and not any(record.repeat > 1 for record in results.records):
+            for record in results.records:
+                Store.save(results.folders[record.id], replace(record, facts={**record.facts, CUT_SHORT: True}))
+        raise
+
+
+def _without_mark(record: Record, folder: Path) -> Record:
+    """Return a record without the mark of a run that was cut short, because that run goes on."""
+    if CUT_SHORT not in record.facts:
+        return record
+    unmarked = replace(record, facts={name: value for name, value in record.facts.items() if name != CUT_SHORT})
+    Store.save(folder, unmarked)
+    return unmarked
+
+
+def profile_file(folder: Path, level: Level) -> Path:
+    return folder / f"profile-{level}.json"
 
 
 def grouped(items: Iterable[T], key: Callable[[T], Hashable]) -> list[list[T]]:
@@ -254,7 +297,7 @@ class TrialLog:
         lines = path.read_bytes().split(b"\n") if path.exists() else [b""]
         if (rerun or lines[0] != first_line) and any(lines[1:]):
             shutil.rmtree(path.parent / WORK, ignore_errors=True)  # files of a run that was stopped
-            names = (path.parent.with_name(f"{path.parent.name}-{number}") for number in count(1))
+            names = (path.parent.with_name(f"{path.parent.name}-{number}") for number in itertools.count(1))
             renamed = path.parent.rename(next(name for name in names if not name.exists()))
             lines = [b""]
             observer.remark(f"The rounds of an earlier request are in {renamed} now.")

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -12,12 +13,13 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from inferlens.execution.cases import ModelHandle, cases_of
+from inferlens.execution.cases import Environments, ModelHandle, cases_of, live_files
 from inferlens.execution.protocol import Observer, PlannedCase, ResultCollector
-from inferlens.execution.race import first_rounds, hold_rounds, measure_rounds, screening_budget
-from inferlens.execution.scheduler import MeasureOptions, Process, Scheduler, continue_run
-from inferlens.record.record import CUT_SHORT, Record
-from inferlens.record.store import Store, lock_folder, safe_name
+from inferlens.execution.race import first_round_groups, hold_rounds, measure_rounds, screening_budget
+from inferlens.execution.resume import RunState, mark_if_cut_short, reuse_earlier
+from inferlens.execution.scheduler import MeasureOptions, Process, Scheduler, open_scheduler
+from inferlens.record.record import Record
+from inferlens.record.store import lock_folder, safe_name
 from inferlens.spec.plan import Plan
 
 
@@ -33,34 +35,33 @@ def run(plan: Plan, observer: Observer, model: ModelHandle | None = None) -> lis
     plan = replace(plan, recommended=True)
     cases = cases_of(plan, model)
     results.planned([planned for planned, _ in measuring_order(cases, plan.repeats, plan.seed)])
-    with (
-        alone_in_folders(plan, cases),
-        marked_if_cut_short(plan, results),
-        continue_run("bench", plan, cases, results, model) as scheduler,
-    ):
-        measure_cases(scheduler, cases)
+    environments = Environments()
+    with alone_in_folders(plan, cases), mark_if_cut_short(plan, results):
+        state = reuse_earlier(RunState(), "bench", plan, cases, model, environments, results)
+        with open_scheduler(plan, results, cases, live_files(model), state, environments) as scheduler:
+            measure_cases(scheduler, cases)
     return results.records
 
 
 def measure_cases(scheduler: Scheduler, cases: Sequence[PlannedCase]) -> None:
     """Measure cases and let them race; on the CPU they begin with a round, elsewhere they are measured one by one."""
     results, plan = CaseResults(scheduler), scheduler.plan
+    groups = []
+    if not plan.repeats:
+        new = [planned for planned in cases if planned.case.work not in scheduler.state.run_by_work]
+        groups = first_round_groups(scheduler, new)
+    begin_with_round = list(itertools.chain.from_iterable(groups))
     order = measuring_order(cases, plan.repeats, plan.seed)
-    begun_earlier = {record.case.work for record in scheduler.state.records}
-    new = [planned for planned in cases if planned.case.work not in begun_earlier]
-    groups = [] if plan.repeats else first_rounds(scheduler, new)
-    in_groups = [planned for group in groups for planned in group]
-    results.measure([(planned, repeat) for planned, repeat in order if planned not in in_groups])
+    results.measure([(planned, repeat) for planned, repeat in order if planned not in begin_with_round])
     for group in groups:
-        results.add(measure_rounds(scheduler, [(planned, 1) for planned in group], together=True))
+        results.add(measure_rounds(scheduler, [(planned, 1) for planned in group], in_turns=True))
     stand_ins = stand_ins_of(cases, results)
     for planned in stand_ins:
         scheduler.observer.remark(f"{planned.case.label}: {planned.note}")
     results.measure(measuring_order(stand_ins, plan.repeats, plan.seed))
     if not plan.repeats:
-        firsts = [(planned, results.first(planned)) for planned in (*cases, *stand_ins)]
-        screened = [(planned, first) for planned, first in firsts if first]
-        hold_rounds(scheduler, screened, scheduler.state.records)
+        first_records = [(planned, results.first_record(planned)) for planned in (*cases, *stand_ins)]
+        hold_rounds(scheduler, [(planned, record) for planned, record in first_records if record])
 
 
 class CaseResults:
@@ -79,9 +80,9 @@ class CaseResults:
         plan = self.scheduler.plan
         missing = [(planned, repeat) for planned, repeat in order if not self._has_record(planned, repeat)]
         budget = None if plan.repeats > 1 else screening_budget(plan.budget)
-        self.add(self.scheduler.measure_singly(missing, MeasureOptions(budget=budget)))
+        self.add(self.scheduler.measure_one_by_one(missing, MeasureOptions(budget=budget)))
 
-    def first(self, planned: PlannedCase) -> Record | None:
+    def first_record(self, planned: PlannedCase) -> Record | None:
         """Return the first record of a case: measured by itself, or in the first round."""
         records = (self.records.get((planned.case.digest, repeat)) for repeat in (0, 1))
         return next(filter(None, records), None)
@@ -89,14 +90,14 @@ class CaseResults:
     def _has_record(self, planned: PlannedCase, repeat: int) -> bool:
         if self.scheduler.plan.repeats:
             return (planned.case.digest, repeat) in self.records
-        return self.first(planned) is not None
+        return self.first_record(planned) is not None
 
 
 def stand_ins_of(cases: Sequence[PlannedCase], results: CaseResults) -> list[PlannedCase]:
     """Return the plain cases to measure in place of recommended ones that crashed, or failed with a loaded model."""
     stand_ins: dict[str, PlannedCase] = {}
     for planned in cases:
-        plain, record = planned.fallback, results.first(planned)
+        plain, record = planned.fallback, results.first_record(planned)
         if plain is None or record is None or record.ranked or record.status == "timed out":
             continue
         loaded = record.phases and record.phases[-1].name not in ("load", "export")
@@ -127,15 +128,3 @@ def alone_in_folders(plan: Plan, cases: Sequence[PlannedCase]) -> Iterator[None]
         for name in sorted({safe_name(planned.model.name) for planned in cases}):
             stack.enter_context(lock_folder(Path(plan.output) / name))
         yield
-
-
-@contextmanager
-def marked_if_cut_short(plan: Plan, results: ResultCollector) -> Iterator[None]:
-    """Mark the records of a race that was interrupted before its second round, because they look complete."""
-    try:
-        yield
-    except BaseException:
-        if not plan.repeats and not any(record.repeat > 1 for record in results.records):
-            for record in results.records:
-                Store.save(results.folders[record.id], replace(record, facts={**record.facts, CUT_SHORT: True}))
-        raise

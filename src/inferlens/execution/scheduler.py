@@ -13,7 +13,7 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from functools import cached_property, partial
@@ -27,45 +27,25 @@ from msgspec.structs import replace
 from inferlens.analysis.interference import energy_per_item, mark_samples
 from inferlens.backends import BACKENDS
 from inferlens.execution import child
-from inferlens.execution.cases import PREPARATION, Environments, ModelHandle, live_files
+from inferlens.execution.cases import PREPARATION, Environments
 from inferlens.execution.child import Outcome
-from inferlens.execution.protocol import (
-    Event,
-    Job,
-    Observer,
-    PhaseStart,
-    PlannedCase,
-    TaskResult,
-    Value,
-    refused,
-    remove_results,
-)
-from inferlens.execution.resume import RunState, requests_of, reuse_earlier
+from inferlens.execution.protocol import Job, Observer, PlannedCase, TaskResult, Value, refused, remove_results
+from inferlens.execution.resume import RunState
 from inferlens.execution.tasks import BenchmarkJob, BenchmarkResult, Reference, ReferenceJob, ReferenceRun
-from inferlens.execution.turns import Interleaver, Slot
+from inferlens.execution.turns import Slot, Turns
 from inferlens.limits import memory_left
 from inferlens.measure.monitor import Monitor, gpu_before, usable_cpus, wait_for_quiet
 from inferlens.measure.output_check import Evaluation, accuracy_of, apply_quantized_verdict, by_accuracy
 from inferlens.models import resolve
 from inferlens.record.machine import Before, Energy, MachineLog, Marks, peak_device_memory
-from inferlens.record.profile import Level
-from inferlens.record.record import (
-    IN_TURNS,
-    Accuracy,
-    Measurement,
-    Memory,
-    Metric,
-    ModelFacts,
-    Record,
-    Warning,
-)
+from inferlens.record.record import IN_TURNS, Accuracy, Measurement, Memory, Metric, ModelFacts, Record, Warning
 from inferlens.record.store import LOG, Store, cache_in, discard_if_interrupted
 from inferlens.spec.case import Budget, Case
 from inferlens.spec.plan import Plan
 
-MOST_LOADING = 8  # processes that load side by side before they are measured
+MOST_LOADING = 8  # concurrent processes that are measured one by one
 TYPICAL_MEMORY = 1.5e9  # bytes of a process, before the first measurement
-SPARE = 1.25  # the memory of processes together, as a multiple of their memory one at a time
+SPARE = 1.25  # the memory of concurrent processes, as a multiple of their memory one at a time
 LEAST_WINDOWS = 5  # windows of throughput, for which interference is computed
 NO_ENERGY = "another case was measured in turns with it, and took energy of its own"
 Process = tuple[PlannedCase, int]  # a case, and its repeat or round
@@ -92,7 +72,7 @@ class MeasureOptions:
     patience: Callable[[Case], float] = lambda _: math.inf
 
 
-USUAL = MeasureOptions()
+DEFAULTS = MeasureOptions()
 
 
 @dataclass
@@ -105,14 +85,14 @@ class Attempt:
     created: datetime
     outcome: Outcome[BenchmarkResult]
     options: MeasureOptions
-    others: str = ""  # the cases that it took turns with
+    others: str = ""  # the cases that it was measured in turns with
     record: Record | None = None  # once it is on disk
 
     @cached_property
     def interference(self) -> Interference:
         """The interference with the process, computed once; ``others`` and the machine's log must be set before."""
         case, outcome = self.planned.case, self.outcome
-        return interference_of(case, outcome.result, outcome.machine, interleaved=bool(self.others))
+        return interference_of(case, outcome.result, outcome.machine, in_turns=bool(self.others))
 
     @property
     def marks(self) -> Marks | None:
@@ -242,7 +222,7 @@ class Scheduler:
         options = {"on_event": self.observer.heard, "timeout": self.plan.budget.timeout, **options}
         return child.launch(task, job, returns, **options)
 
-    def measure(self, planned: PlannedCase, repeat: int = 0, options: MeasureOptions = USUAL) -> tuple[Record, Path]:
+    def measure(self, planned: PlannedCase, repeat: int = 0, options: MeasureOptions = DEFAULTS) -> tuple[Record, Path]:
         """Measure one case in a fresh process; return its record and the folder that it is kept in.
 
         A case that was disturbed for a short time is measured once more, and the second attempt counts.
@@ -251,11 +231,10 @@ class Scheduler:
         with discard_if_interrupted(folder):
             return self._finish(self._attempt(planned, repeat, folder, options)), folder
 
-    def measure_singly(self, processes: Sequence[Process], options: MeasureOptions = USUAL) -> list[Record]:
-        """Measure cases, with their repeats, one after the other. Groups of them load and build side by side.
+    def measure_one_by_one(self, processes: Sequence[Process], options: MeasureOptions = DEFAULTS) -> list[Record]:
+        """Measure cases, with their repeats, one by one. Some processes are concurrent, because loading takes long.
 
-        Loading is most of the time of a short case. A process of a group has two CPUs, and as much memory as the
-        reference took.
+        Each of these has two CPUs, and as much memory as the reference took.
         """
         records: list[Record] = []
         waiting = list(processes)
@@ -263,26 +242,26 @@ class Scheduler:
             group = waiting[: max(1, min(MOST_LOADING, len(usable_cpus()) // 2))]
             if len(group) > 1:
                 peaks = [self.references.of(planned).memory for planned, _ in group if not planned.refusal]
-                group = group[: max(1, room_for(peaks))]
+                group = group[: max(1, fitting_processes(peaks))]
             waiting = waiting[len(group) :]
             if len(group) == 1:
                 records.append(self.measure(*group[0], options)[0])
                 continue
-            before, turns = self._before([planned for planned, _ in group]), Interleaver(len(group), one_turn=True)
-            attempts = self._side_by_side(group, options, turns, before)
+            before, turns = self._before([planned for planned, _ in group]), Turns(len(group), in_turns=False)
+            attempts = self._run_concurrently(group, options, turns, before)
             records += [attempt.record for attempt in attempts if attempt.record]
         return records
 
-    def measure_together(self, processes: Sequence[Process], options: MeasureOptions) -> list[Record]:
-        """Measure cases that can run, with their repeats, in fresh processes, all at once, in turns."""
+    def measure_in_turns(self, processes: Sequence[Process], options: MeasureOptions) -> list[Record]:
+        """Measure cases that can run, with their repeats, in concurrent fresh processes in turns."""
         cases = [planned for planned, _ in processes]
         for planned in cases:
             self.references.of(planned)  # not while one of them is measured
         before = self._before(cases)  # before one of them is on the GPU
         labels = [planned.case.label for planned in cases]
-        turns = Interleaver(len(cases))
+        turns = Turns(len(cases), in_turns=True)
         with self._monitor(cases, turns.pids, before) as monitor:
-            attempts = self._side_by_side(processes, options, turns, before)
+            attempts = self._run_concurrently(processes, options, turns, before)
         records = []
         for place, (attempt, slot) in enumerate(zip(attempts, turns.slots, strict=True)):
             attempt.others = ", ".join(dict.fromkeys(labels[:place] + labels[place + 1 :]))
@@ -299,12 +278,12 @@ class Scheduler:
             if str(folder) not in needed:
                 shutil.rmtree(folder, ignore_errors=True)
 
-    def _side_by_side(
-        self, processes: Sequence[Process], options: MeasureOptions, turns: Interleaver, before: Before
+    def _run_concurrently(
+        self, processes: Sequence[Process], options: MeasureOptions, turns: Turns, before: Before
     ) -> list[Attempt]:
-        """Run processes at once, and return their attempts. With ``one_turn`` a record is written as its process ends.
+        """Run concurrent processes and return their attempts. One by one, a record is written as its process ends.
 
-        Of processes in turns the caller writes the records, because the monitor has to end first.
+        In turns the caller writes the records, because the monitor has to end first.
         """
         store, begin = Store(Path(self.plan.output)), datetime.now(timezone.utc)
         folders = [store.claim(planned.case, planned.model.name) for planned, _ in processes]
@@ -313,13 +292,13 @@ class Scheduler:
             planned, repeat = processes[place]
             attempt = self._attempt(planned, repeat, folders[place], options, slot=slot, before=before)
             attempt.created = begin + timedelta(milliseconds=place)  # records are in the order of the processes
-            if turns.one_turn and not turns.stopped and not self._gets_second(attempt):
+            if not (turns.in_turns or turns.stopped or self._gets_second(attempt)):
                 attempt.record = self._keep(attempt)
             return attempt
 
         with discard_if_interrupted(*folders):
             attempts = turns.run([partial(run_process, place) for place in range(len(processes))])
-            for attempt in attempts if turns.one_turn else ():
+            for attempt in () if turns.in_turns else attempts:
                 attempt.record = attempt.record or self._finish(attempt)
             return attempts
 
@@ -376,16 +355,16 @@ class Scheduler:
         before = before or self._before([planned])
         if not slot:
             self.observer.began(case)
-        shares_monitor = slot is not None and not slot.interleaver.one_turn
+        in_turns = slot is not None and slot.turns.in_turns  # then the processes share a monitor
         outcome = self.launch(
             "benchmark",
             job,
             BenchmarkResult,
             log=folder / LOG,
-            on_event=partial(self._hear_interleaved, case) if slot else self.observer.heard,
-            monitor=None if shares_monitor else lambda pid: self._monitor([planned], lambda: [pid], before),
+            on_event=partial(self.observer.heard, concurrent=case) if slot else self.observer.heard,
+            monitor=None if in_turns else lambda pid: self._monitor([planned], lambda: [pid], before),
             slot=slot,
-            variables=loading_threads(case, len(slot.interleaver.slots)) if slot else {},
+            variables=loading_threads(case, len(slot.turns.slots)) if slot else {},
             timeout=min(options.patience(case), self.plan.budget.timeout),
         )
         return Attempt(planned, repeat, folder, created, outcome, options)
@@ -397,27 +376,20 @@ class Scheduler:
         fields = {**self.job_fields(case, folder), "rebuild": rebuild}
         if repeat and not self.plan.rebuild:  # a new build starts from the same export
             exported, model_facts = self._exports.get(_export_key(case), ("", None))
-            fields |= {"exported": exported, "known": model_facts, "built": case.digest in self._built and not rebuild}
+            fields |= {"exported": exported, "exported_model": model_facts}
+            fields["built"] = case.digest in self._built and not rebuild
         if slot and not rebuild:
             fields["export_by"] = str(self.scratch.resolve() / f"export-{_export_key(case)}")
-        one_turn = slot is not None and slot.interleaver.one_turn
-        ends_if_wrong = slot is not None and not one_turn and options.only_right
+        ends_if_wrong = slot is not None and slot.turns.in_turns and options.only_right
         accuracy = self.accuracies.get(case.digest)
         return BenchmarkJob(
             **fields,
             budget=options.budget or self.plan.budget,
             reference=self.references.of(planned),
             only_right=ends_if_wrong and not by_accuracy(case, accuracy, self.plan.accuracy),
-            one_turn=one_turn,
             accuracy="" if accuracy else self.plan.accuracy,
             kernels=options.kernels and case.device == "cuda",
         )
-
-    def _hear_interleaved(self, case: Case, event: Event) -> None:
-        """Report an event of cases in turns: the case that entered a phase last is shown."""
-        if isinstance(event, PhaseStart):
-            self.observer.began(case)
-        self.observer.heard(event)
 
     def _keep(self, attempt: Attempt) -> Record:
         """Write the record of an attempt, remember what later processes need of it, and report it."""
@@ -485,13 +457,13 @@ class Scheduler:
         return gpu_before() if any(planned.case.device == "cuda" for planned in cases) else Before()
 
 
-def room_for(peaks: Iterable[float]) -> int:
-    """Return how many processes have room in memory at the same time, by the bytes that some of them took."""
+def fitting_processes(peaks: Iterable[float]) -> int:
+    """Return how many concurrent processes fit into memory, by the bytes that some of them took."""
     return int(memory_left() / (SPARE * max([TYPICAL_MEMORY, *peaks])))
 
 
 def loading_threads(case: Case, processes: int) -> dict[str, str]:
-    """Return the variables by which processes that load side by side for a GPU share the CPUs.
+    """Return the variables by which concurrent processes that load for a GPU share the CPUs.
 
     If every process starts a thread per CPU, loading takes several times as long.
     """
@@ -527,25 +499,6 @@ def open_scheduler(
         yield Scheduler(plan, observer, Path(scratch), live or {}, environments, state, accuracies)
 
 
-def continue_run(
-    command: str,
-    plan: Plan,
-    cases: Sequence[PlannedCase],
-    observer: Observer,
-    model: ModelHandle | None,
-    levels: Sequence[Level] = (),
-    runs: int = 0,
-) -> AbstractContextManager[Scheduler]:
-    """Return a scheduler that uses the results of earlier runs of the same command again.
-
-    ``levels`` and ``runs`` are those of ``profile``.
-    """
-    environments = Environments()
-    state = RunState(requests=requests_of(command, plan, cases, model, *((levels, runs) if levels else ())))
-    state = reuse_earlier(state, plan, cases, environments, observer, levels)
-    return open_scheduler(plan, observer, cases, live_files(model), state, environments=environments)
-
-
 # The interference of the machine: the monitor's log, compared with the samples.
 
 
@@ -561,14 +514,14 @@ class Interference(Struct, frozen=True, kw_only=True):
 
 
 def interference_of(
-    case: Case, result: TaskResult[BenchmarkResult], log: MachineLog | None, *, interleaved: bool = False
+    case: Case, result: TaskResult[BenchmarkResult], log: MachineLog | None, *, in_turns: bool = False
 ) -> Interference:
     """Return the interference by the ``log`` of the machine; without a log, the memory alone.
 
-    With ``interleaved`` cases, memory of the whole GPU and energy belong to several.
+    For a case that was measured in turns, memory of the whole GPU and energy belong to several cases.
     """
     memory = result.memory
-    device = peak_device_memory(log, shared=interleaved) if log and case.device == "cuda" else None
+    device = peak_device_memory(log, shared=in_turns) if log and case.device == "cuda" else None
     if device:
         memory = replace(memory, device_peak=device[0], device_basis=device[1])
     calls, windows = _timed(result, "latency"), _timed(result, "throughput")
@@ -580,7 +533,7 @@ def interference_of(
     if windows:
         seconds = [windows.calls / rate for rate in windows.values]
         window_marks = mark_samples(windows.begins, seconds, log, least=LEAST_WINDOWS)
-    energy = Energy(reason=NO_ENERGY) if interleaved else _energy(case, result, timed[0], log)
+    energy = Energy(reason=NO_ENERGY) if in_turns else _energy(case, result, timed[0], log)
     return Interference(
         memory=memory,
         machine=log.between(timed[0].begins[0], _end(timed[-1])),

@@ -16,6 +16,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,16 +31,15 @@ from inferlens.backends.base import TOLERANCES, Backend, Inputs, Outputs, Prepar
 from inferlens.backends.profiling.kernels import kernel_families
 from inferlens.backends.profiling.runs import time_runs
 from inferlens.backends.pytorch.runner import HostIoRunner
-from inferlens.errors import InferlensError, Unsupported, is_short_of_memory, reason
+from inferlens.errors import InferlensError
 from inferlens.execution.cases import LATENCY_SHARE
+from inferlens.execution.child import status_of_error
 from inferlens.execution.protocol import (
     CaseJob,
     Event,
     Job,
-    Observer,
     PhaseStart,
     ProgressReport,
-    RemoteObserver,
     TaskAnswer,
     TaskResult,
     as_json,
@@ -82,7 +82,7 @@ class TaskContext:
         self.value: Any = None
         self.answered = False
         self._memory: Memory | None = None
-        self._send = send
+        self.send = send
         self.preparation = Preparation(Path(), Path())
         if isinstance(job, CaseJob):
             self.job = job
@@ -95,9 +95,9 @@ class TaskContext:
     def load(self) -> Model:
         """Return the case's model, without its module if an earlier process has exported it."""
         job = self.job
-        if job.known:
-            self.model = job.known
-            return resolve.exported_model(job.case, job.known)
+        if job.exported_model:
+            self.model = job.exported_model
+            return resolve.exported_model(job.case, job.exported_model)
         with self.preparation.phase("load"):
             model = resolve.load(job.case, trust=job.trust, live=Path(job.live) if job.live else None)
         self.model = model.facts
@@ -135,14 +135,9 @@ class TaskContext:
         with self.preparation.phase("warm-up"):
             return feed, time_runs(runner, feed, calls).whole
 
-    @property
-    def observer(self) -> Observer:
-        """Return the observer of a run in this process. It forwards calls to the parent."""
-        return RemoteObserver(self._send)
-
     def progress(self, share: float) -> None:
         """Report the share of the steady state that is over."""
-        self._send(ProgressReport(share))
+        self.send(ProgressReport(share))
 
     def keep_memory(self) -> None:
         """Remember the peak memory so far as that of the case; later allocations are not its own."""
@@ -151,7 +146,7 @@ class TaskContext:
     def deliver(self, value: Any) -> None:
         """Send the result, once, while the runner still holds its device: libraries crash when they let go of it."""
         if not self.answered:
-            self._send(TaskAnswer(self._result("ok", value=value)))
+            self.send(TaskAnswer(self._result("ok", value=value)))
         self.answered = True
 
     def fail(self, error: BaseException) -> None:
@@ -161,7 +156,7 @@ class TaskContext:
         if self.answered:  # the exit code says that something went wrong afterwards
             sys.exit(1)
         problem = error if isinstance(error, InferlensError) else None
-        self._send(TaskAnswer(self._result(*ending(error), value=self.value, problem=problem)))
+        self.send(TaskAnswer(self._result(*status_of_error(error), value=self.value, problem=problem)))
 
     def _result(
         self, status: Status, reason: str = "", hint: str = "", *, value: Any, problem: InferlensError | None = None
@@ -207,17 +202,9 @@ def host_peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def ending(error: BaseException) -> tuple[Status, str, str]:
-    """Return the status, reason and hint that ``error`` means for a case."""
-    if isinstance(error, InferlensError):
-        return "unsupported" if isinstance(error, Unsupported) else "failed", error.sentence, error.hint
-    return "out of memory" if is_short_of_memory(error) else "failed", reason(error), ""
-
-
 THROUGHPUT_SECONDS = 2.0  # where throughput alone is measured
 LEAST_THROUGHPUT = 0.5  # with a short series of latencies
 LONGER = "A longer --max-time, or more --repeats."
-KEPT_WARMUP = series.MOST_SAMPLES
 
 
 class ReferenceJob(CaseJob, frozen=True, kw_only=True):
@@ -261,17 +248,29 @@ class Reference(ReferenceRun, frozen=True, kw_only=True):
 class BenchmarkJob(CaseJob, frozen=True, kw_only=True):
     """Measure the case within ``budget`` and compare its outputs with those of ``reference``.
 
-    ``only_right``: wrong outputs of the first call end the task before anything is timed. ``one_turn``: the process
-    uses the device in a single turn. ``accuracy`` names data to evaluate the case on after it was timed. ``kernels``:
-    record the kinds of its kernels after that.
+    ``only_right``: wrong outputs of the first call end the task before anything is timed. ``accuracy`` names data to
+    evaluate the case on after it was timed. ``kernels``: record the kinds of its kernels after that.
     """
 
     budget: Budget
     reference: Reference
     only_right: bool = False
-    one_turn: bool = False
     accuracy: str = ""
     kernels: bool = False
+
+    @property
+    def mode(self) -> str:
+        return "latency" if self.case.one_at_a_time else self.budget.mode
+
+    @property
+    def keeps_state(self) -> bool:
+        """Return whether the model keeps state between calls."""
+        return KEEPS_STATE in self.reference.behavior
+
+    @property
+    def renews_inputs(self) -> bool:
+        """Return whether every call needs new inputs. Copies from the host are new in every call."""
+        return WRITES_INPUTS in self.reference.behavior and self.case.io != "host"
 
 
 class BenchmarkResult(Struct, frozen=True, kw_only=True):
@@ -312,108 +311,170 @@ def inputs_sha256(arrays: Inputs) -> str:
 
 
 def benchmark(job: BenchmarkJob, context: TaskContext) -> BenchmarkResult:
-    """Measure and check the case: latency first, then throughput for a quarter of the time that the latency took."""
-    case, phase = job.case, context.preparation.phase
-    mode = "latency" if case.one_at_a_time else job.budget.mode
+    """Measure and check the case, step by step. It waits for its turn only if other processes run (see ``turns``)."""
+    case = job.case
     model = context.load()
     arrays = inputs.make_inputs(model, case.seed)
-    start = buffers(model.module) if KEEPS_STATE in job.reference.behavior else {}
+    state = buffers(model.module) if job.keeps_state else {}
     runner = context.prepare(model)
     _warn_of_one_shape(model, context)
-    if exclusive := context.backend.times_kernels(case, cached=job.built):  # nothing else may use the device meanwhile
-        _wait(job, context)
+    if context.backend.times_kernels(case, cached=job.built):  # nothing else may use the device during the build
+        context.turn.wait()
     with HostIoRunner(runner) if case.io == "host" else runner as runner:
         context.runner = runner
-        feeding = Feeding(runner, model, case, arrays, context.preparation, renews=_renews(job))
+        feeding = Feeding(runner, model, case, arrays, context.preparation, renews=job.renews_inputs)
+        steps = BenchmarkSteps(job, context, model, runner, feeding)
         context.turn.ready(gpu=case.device != "cpu")
-        restore(model.module, start)
-        calls = _first_calls(job, context, runner, feeding)
-        if not (exclusive and job.one_turn):
-            _wait(job, context)
-        tolerance = context.backend.tolerance(case)
-        if job.only_right and (agrees := _agreement(model, job, tolerance, calls)).agrees is False:
-            context.deliver(BenchmarkResult(agreement=agrees))
-            return BenchmarkResult(agreement=agrees)
-        with phase("warm-up"):
-            rule = series.warmup_rule(job.budget)
-            # Enqueue and GPU times of the warm-up are of no use, nor is the beginning of a very long one.
-            warmed = series.latency(runner, feeding.latency, rule, lambda _: None, "warm-up")[:1]
-            measurements = tuple(map(_last_samples, warmed))
-        facts = context.preparation.facts
-        facts |= {"warm-up calls": len(rule.samples), "warm-up seconds": round(rule.spent, 6)}
+        restore(model.module, state)
+        outputs = steps.first_calls()
+        context.turn.wait()
+        if job.only_right:
+            agreement = steps.check(outputs)
+            if agreement.agrees is False:
+                context.deliver(BenchmarkResult(agreement=agreement))
+                return BenchmarkResult(agreement=agreement)
+        measurements = steps.warm_up()
         context.value = BenchmarkResult(measurements=measurements)
         context.turn.wait()
-        with phase("steady state"):
-            latencies: Sequence[float] = ()
-            if mode != "throughput":
-                rule, share = series.sampling_rule(job.budget), LATENCY_SHARE if mode == "both" else 1.0
-                series_taken = series.latency(
-                    runner, feeding.latency, rule, lambda part: context.progress(share * part), turn=context.turn
-                )
-                if rule.missed:
-                    context.preparation.warn("not-reached", rule.missed, LONGER)
-                measurements, latencies = (*measurements, *series_taken), series_taken[0].values
-            if mode == "both" and _one_by_one(runner, case):
-                measurements = (*measurements, series.rate_of(series_taken[0]))
-            elif mode == "throughput" or (mode == "both" and not (runner.clock.asynchronous and context.turn.shared)):
-                measurements = (*measurements, _throughput(job, context, runner, feeding, latencies))
-            context.value = BenchmarkResult(measurements=measurements)
-        if not context.turn.shared and (floor := runner.clock.floor()) is not None:
-            facts[EMPTY_KERNEL] = {"gpu_seconds": floor}
-        agrees = _agreement(model, job, tolerance, [*calls, *_last_call(job, runner, feeding)])
-        _warn_of_lower_precision(agrees, case, context.preparation)
-        measured = context.value = BenchmarkResult(measurements=measurements, agreement=agrees)
+        with context.preparation.phase("steady state"):
+            latencies = steps.latencies()
+            measurements = (*measurements, *latencies, *steps.throughput(latencies))
+        context.value = BenchmarkResult(measurements=measurements)
+        steps.time_empty_kernel()
+        outputs += steps.last_call()
+        agreement = steps.check(outputs)
+        _warn_of_lower_precision(agreement, case, context.preparation)
+        result = context.value = BenchmarkResult(measurements=measurements, agreement=agreement)
         if job.accuracy:
             context.keep_memory()  # before there are samples in it
-            with phase("accuracy"):
-                measured = replace(measured, evaluation=output_check.evaluate(job.accuracy, case, model, runner))
+            with context.preparation.phase("accuracy"):
+                result = replace(result, evaluation=output_check.evaluate(job.accuracy, case, model, runner))
         if job.kernels:
-            _look_at_kernels(context, runner, feeding.first)
-        context.deliver(measured)  # before the runner lets go of its device
-    return measured
+            steps.look_at_kernels()
+        context.deliver(result)  # before the runner lets go of its device
+    return result
 
 
-def _one_by_one(runner: Runner, case: Case) -> bool:
-    """Return whether calls that are timed one by one follow as closely as calls back to back."""
-    return not runner.clock.asynchronous and (case.depth or 1) == 1 and not case.rotate
+@dataclass(frozen=True)
+class BenchmarkSteps:
+    """The steps of :func:`benchmark` for a runner that was entered."""
 
+    job: BenchmarkJob
+    context: TaskContext
+    model: Model
+    runner: Runner
+    feeding: Feeding
 
-def _last_samples(warmup: Measurement) -> Measurement:
-    return replace(warmup, samples=warmup.samples[-KEPT_WARMUP:], begins=warmup.begins[-KEPT_WARMUP:])
+    def first_calls(self) -> list[Outputs]:
+        """Return the outputs of the first call; for a model that keeps state, also the outputs of the second call."""
+        first = self.runner.collect(self.context.infer_first(self.runner, self.feeding.checked_feed))
+        return [first, self._call()] if self.job.keeps_state else [first]
 
+    def last_call(self) -> list[Outputs]:
+        """Return the outputs of a call after the last sample; nothing if the model keeps state, which has changed."""
+        return [] if self.job.keeps_state else [self._call()]
 
-def _renews(job: BenchmarkJob) -> bool:
-    """Return whether every call needs new inputs. Copies from the host are new in every call."""
-    return WRITES_INPUTS in job.reference.behavior and job.case.io != "host"
+    def _call(self) -> Outputs:
+        return self.runner.collect(self.runner.infer(self.feeding.renewed(self.feeding.checked_feed)))
 
+    def check(self, calls: Sequence[Outputs]) -> Agreement:
+        """Return how far the outputs of calls agree with the reference's, or the reason why that is unknown."""
+        reference = self.job.reference
+        if not reference.path:
+            return Agreement(reference=reference.name, reason=reference.missing)
+        if reference.weights_sha256 != self.model.weights_sha256:
+            reason = "the weights differ from the reference's: building the model twice does not give the same weights"
+            return Agreement(reference=reference.name, reason=reason)
+        return output_check.judge(calls, reference.expected(), self.context.backend.tolerance(self.job.case))
 
-def _first_calls(job: BenchmarkJob, context: TaskContext, runner: Runner, feeding: Feeding) -> list[Outputs]:
-    """Return the outputs of the first call; for a model that keeps state, also the outputs of the second call."""
-    calls = [runner.collect(context.infer_first(runner, feeding.first))]
-    if KEEPS_STATE in job.reference.behavior:
-        calls.append(runner.collect(runner.infer(feeding.renewed(feeding.first))))
-    return calls
+    def warm_up(self) -> tuple[Measurement, ...]:
+        """Call the runner until its times are steady, and return the last of these times; none without calls."""
+        with self.context.preparation.phase("warm-up"):
+            rule = series.warmup_rule(self.job.budget)
+            # Enqueue and GPU times of the warm-up are of no use, nor is the beginning of a very long one.
+            warmup = series.latency(self.runner, self.feeding.latency, rule, lambda _: None, "warm-up")[:1]
+        facts, most = self.context.preparation.facts, series.MOST_SAMPLES
+        facts |= {"warm-up calls": len(rule.samples), "warm-up seconds": round(rule.spent, 6)}
+        return tuple(replace(part, samples=part.samples[-most:], begins=part.begins[-most:]) for part in warmup)
 
+    def latencies(self) -> tuple[Measurement, ...]:
+        """Return the times of calls one at a time, the latency first; nothing if only throughput is measured."""
+        job, context = self.job, self.context
+        if job.mode == "throughput":
+            return ()
+        rule, share = series.sampling_rule(job.budget), LATENCY_SHARE if job.mode == "both" else 1.0
+        latencies = series.latency(
+            self.runner, self.feeding.latency, rule, lambda part: context.progress(share * part), turn=context.turn
+        )
+        if rule.missed:
+            context.preparation.warn("not-reached", rule.missed, LONGER)
+        return latencies
 
-def _last_call(job: BenchmarkJob, runner: Runner, feeding: Feeding) -> list[Outputs]:
-    """Return the outputs of a call after the last sample; nothing if the model keeps state, which has changed."""
-    if KEEPS_STATE in job.reference.behavior:
-        return []
-    return [runner.collect(runner.infer(feeding.renewed(feeding.first)))]
+    def throughput(self, latencies: Sequence[Measurement]) -> tuple[Measurement, ...]:
+        """Return the calls per second, if the mode wants it; nothing for a GPU in turns, whose rounds are short."""
+        clock, case = self.runner.clock, self.job.case
+        if self.job.mode == "latency":
+            return ()
+        if self.job.mode == "throughput":
+            return (self._timed_windows(()),)
+        if clock.asynchronous and self.context.turn.in_turns:
+            return ()
+        if not clock.asynchronous and (case.depth or 1) == 1 and not case.rotate:
+            return (series.rate_of(latencies[0]),)  # calls that are timed one by one follow as closely
+        return (self._timed_windows(latencies[0].values),)
 
+    def _timed_windows(self, latencies: Sequence[float]) -> Measurement:
+        """Return the throughput of calls back to back, for a quarter of the latencies' time, or else by the budget."""
+        budget, depth, preparation = self.job.budget, self.job.case.depth, self.context.preparation
+        caller, feeds = self.feeding.caller, self.feeding.throughput
+        if latencies:
+            typical, share_before = median(latencies), LATENCY_SHARE
+            seconds = max(0.25 * sum(latencies), LEAST_THROUGHPUT)
+        else:
+            typical, share_before = series.typical_latency(caller, feeds), 0.0
+            seconds = min(budget.seconds or THROUGHPUT_SECONDS, budget.max_time or math.inf)
+            if budget.seconds and seconds < budget.seconds:
+                spent = f"{duration(seconds)} of {duration(budget.seconds)}"
+                preparation.warn("not-reached", f"Throughput was measured for {spent}: the time was up.", LONGER)
+        callers = self.feeding.callers(depth)
+        renewed = caller is not self.runner
+        if renewed:
+            preparation.warn(
+                "timed-copies",
+                "The model writes into its inputs: "
+                "each call of the throughput begins with a copy of them, which is timed.",
+                "Judge by the latency, which is without it.",
+            )
+        if (depth or 1) > 1 and not (self.runner.clock.asynchronous or callers):
+            calls = f"Calls {'of a model that writes into its inputs' if renewed else 'of this backend'}"
+            preparation.warn(
+                "one-in-flight",
+                f"{calls} cannot overlap here: one is in flight, whatever the depth.",
+                "Compare its throughput with the others' at --depth 1.",
+            )
+        return series.throughput(
+            caller,
+            feeds,
+            typical,
+            seconds,
+            lambda part: self.context.progress(share_before + (1 - share_before) * part),
+            depth,
+            callers,
+            max(budget.max_time or MAX_TIME, seconds),
+            self.context.turn,
+        )
 
-def _wait(job: BenchmarkJob, context: TaskContext) -> None:
-    """Wait for the process's turn; with ``one_turn`` it lasts until the process ends."""
-    context.turn.wait()
-    if job.one_turn:
-        context.turn = Turn()
+    def time_empty_kernel(self) -> None:
+        """Add the GPU time of an empty kernel as a fact, if the clock knows it and no other process is there."""
+        floor = None if self.context.turn.in_turns else self.runner.clock.floor()
+        if floor is not None:
+            self.context.preparation.facts[EMPTY_KERNEL] = {"gpu_seconds": floor}
 
-
-def _look_at_kernels(context: TaskContext, runner: Runner, feed: Any) -> None:
-    """Add the fact which kinds of kernels a call runs. Whatever the profiler raises, the case was measured."""
-    context.keep_memory()
-    with suppress(Exception):
-        context.preparation.facts[KERNEL_FAMILIES] = kernel_families(runner, feed)
+    def look_at_kernels(self) -> None:
+        """Add the fact which kinds of kernels a call runs. Whatever the profiler raises, the case was measured."""
+        self.context.keep_memory()
+        with suppress(Exception):
+            self.context.preparation.facts[KERNEL_FAMILIES] = kernel_families(self.runner, self.feeding.checked_feed)
 
 
 def _warn_of_one_shape(model: Model, context: TaskContext) -> None:
@@ -423,59 +484,6 @@ def _warn_of_one_shape(model: Model, context: TaskContext) -> None:
             "Prepared for the measured shape alone: ranges of sizes mean nothing to this backend.",
             "Compare with care: a model prepared for many shapes may be slower at one of them.",
         )
-
-
-def _throughput(
-    job: BenchmarkJob, context: TaskContext, runner: Runner, feeding: Feeding, latencies: Sequence[float]
-) -> Measurement:
-    """Return the calls per second, for a time that follows from the latencies, or else from the budget."""
-    budget, depth = job.budget, job.case.depth
-    if latencies:
-        typical, done = median(latencies), LATENCY_SHARE
-        seconds = max(0.25 * sum(latencies), LEAST_THROUGHPUT)
-    else:
-        typical, done = series.typical_latency(feeding.caller, feeding.throughput), 0.0
-        seconds = min(budget.seconds or THROUGHPUT_SECONDS, budget.max_time or math.inf)
-        if budget.seconds and seconds < budget.seconds:
-            message = f"Throughput was measured for {duration(seconds)} of {duration(budget.seconds)}: the time was up."
-            context.preparation.warn("not-reached", message, LONGER)
-    callers = feeding.callers(depth)
-    if feeding.caller is not runner:
-        context.preparation.warn(
-            "timed-copies",
-            "The model writes into its inputs: each call of the throughput begins with a copy of them, which is timed.",
-            "Judge by the latency, which is without it.",
-        )
-    if (depth or 1) > 1 and not (runner.clock.asynchronous or callers):
-        renewed = feeding.caller is not runner
-        why = f"Calls {'of a model that writes into its inputs' if renewed else 'of this backend'} cannot overlap here"
-        context.preparation.warn(
-            "one-in-flight",
-            f"{why}: one is in flight, whatever the depth.",
-            "Compare its throughput with the others' at --depth 1.",
-        )
-    return series.throughput(
-        feeding.caller,
-        feeding.throughput,
-        typical,
-        seconds,
-        lambda part: context.progress(done + (1 - done) * part),
-        depth,
-        callers,
-        max(budget.max_time or MAX_TIME, seconds),
-        context.turn,
-    )
-
-
-def _agreement(model: Model, job: BenchmarkJob, tolerance: float, calls: Sequence[Outputs]) -> Agreement:
-    """Return how far the outputs of calls agree with the reference's, or the reason why that is unknown."""
-    reference = job.reference
-    if not reference.path:
-        return Agreement(reference=reference.name, reason=reference.missing)
-    if reference.weights_sha256 != model.weights_sha256:
-        reason = "the weights differ from the reference's: building the model twice does not give the same weights"
-        return Agreement(reference=reference.name, reason=reason)
-    return output_check.judge(calls, reference.expected(), tolerance)
 
 
 def _warn_of_lower_precision(agreement: Agreement, case: Case, preparation: Preparation) -> None:

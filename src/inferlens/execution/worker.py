@@ -1,8 +1,8 @@
 """The child process: reads an order from standard input, runs the task, and sends events and the result through a pipe.
 
-It is started as ``python -c START FD PARENT [FD SEED]``, with a second descriptor and a seed of the order of CPUs if it
-takes turns with other processes. Standard output and error are free for models and libraries. :data:`TASKS` lists
-all tasks.
+It is started as ``python -c START FD PARENT [FD SEED IN_TURNS]``. The last three are for concurrent processes: the
+descriptor for answers, the seed of the order of CPUs, and whether they are measured in turns (1) or one by one (0).
+Standard output and error are free for models and libraries. :data:`TASKS` lists all tasks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import msgspec
 from inferlens.backends.clocks import NVTX_VARIABLE
 from inferlens.execution.protocol import Event, Order, TurnRequest, from_json
 from inferlens.execution.tasks import TaskContext
-from inferlens.execution.turns import InterleavedTurn
+from inferlens.execution.turns import SharedTurn
 from inferlens.measure.series import Turn
 from inferlens.models import factories
 
@@ -86,7 +86,7 @@ def main() -> None:
             while data:
                 data = data[os.write(descriptor, data) :]
 
-    turn = InterleavedTurn(lambda enough: send(TurnRequest(enough)), *turns) if turns else None
+    turn = SharedTurn(lambda enough: send(TurnRequest(enough)), *turns) if turns else None
     perform(msgspec.json.decode(sys.stdin.buffer.read(), type=Order), send, turn)
     if not os.environ.keys() & PROFILED:
         atexit._run_exitfuncs()

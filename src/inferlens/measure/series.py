@@ -46,15 +46,15 @@ class Caller(Protocol):
 
 
 class Turn:
-    """The turn of a process on the machine. This one is for a process that has the machine for itself."""
+    """The turns of a process on the machine, see ``execution.turns``. This process has the machine for itself."""
 
     chunk_seconds = 0.2  # seconds of calls between two checks of the stopping rule and the turn
     chunk_calls = 1  # and how many calls at least
     lead = 0.0  # seconds of calls, and one call at least, that a turn begins with and that are no samples; 0 for none
     chunks_a_report = 1  # after how many chunks the progress is shown, which takes the machine, too
-    shared = False  # whether another process takes turns with this one
-    over = True  # whether the other one, if there is one, has enough samples, too, or has ended
-    waited = 0.0  # seconds spent waiting so far
+    in_turns = False  # whether other processes are measured in turns with this one
+    others_finished = True  # whether they have enough samples, too, or have ended
+    seconds_waited = 0.0
 
     def ready(self, *, gpu: bool) -> None:
         """Register that everything is loaded; ``gpu`` says that this thread calls a GPU."""
@@ -73,38 +73,36 @@ def latency(
 ) -> tuple[Measurement, ...]:
     """Time single calls of ``runner`` until ``rule`` has enough samples, and return the samples in seconds.
 
-    Calls are timed in chunks of about ``turn.chunk_seconds``. A process that shares the machine gives it away after
-    a chunk. It goes on taking samples until the other process has enough, too. If one of its calls is longer than
-    a chunk, it only waits instead, because its calls would delay the other process. The rule does not count the time
-    spent waiting.
+    Calls are timed in chunks of about ``turn.chunk_seconds``. In turns, each turn has one chunk. The process goes on
+    taking samples until the others have enough, too. If one of its calls is longer than a chunk, it only waits instead,
+    because its calls would delay the others. The rule does not count the time spent waiting.
 
     Args:
         feeds: the inputs of calls, without end.
         progress: called with a number from 0 to 1 after every ``turn.chunks_a_report`` chunks.
         metric: the metric of the latencies.
-        turn: the turns on a shared machine; ``None`` if the process has the machine for itself.
+        turn: the turns of the process; ``None`` if it has the machine for itself.
 
     Returns:
         The latencies with the times at which they began. Then the enqueue times, the GPU times and the times of
         stages, if the clock measures them.
     """
     clock, turn = runner.clock, turn or Turn()
-    waited = turn.waited
+    waited = turn.seconds_waited
     begins: list[float] = []
     series: dict[Metric, list[float]] = {}
     chunk, seconds_per_call = 1, 0.0
     with nvtx_range(f"series: {metric}"), collector_off():
         for number in itertools.count():
-            if rule.finished and turn.over:
+            if rule.finished and turn.others_finished:
                 break
             if rule.most and not (rule.finished and seconds_per_call > turn.chunk_seconds):
                 _lead_in(runner, feeds, turn.lead)
                 before = clock.now()
                 timings = clock.time(runner.infer, feeds, min(chunk, rule.most))
-                seconds_per_call = max(
-                    (clock.now() - before) / len(timings.latency), 1e-9
-                )  # what happens between calls included
-                rule.add([begin - turn.waited + waited for begin in timings.begins], timings.latency)
+                # What happens between calls is included.
+                seconds_per_call = max((clock.now() - before) / len(timings.latency), 1e-9)
+                rule.add([begin - turn.seconds_waited + waited for begin in timings.begins], timings.latency)
                 begins += timings.begins
                 parts: dict[Any, list[float]] = {"enqueue time": timings.enqueue, "GPU time": timings.gpu}
                 for name, seconds in {metric: timings.latency, **parts, **timings.stages}.items():
@@ -141,16 +139,16 @@ def throughput(
 
     Args:
         typical: latency of one call in seconds, from which the number of calls in a window is set.
-        seconds: host time to spend, roughly; at most ``max_time``, should calls in flight together not be faster.
+        seconds: host time to spend, roughly; at most ``max_time``, should several calls in flight not be faster.
         depth: calls in flight at a time; ``None``: no limit but the queue's.
-        callers: what threads call at the same time, with what, where calls in flight together need threads.
+        callers: what threads call at the same time, with what, where several calls in flight need threads.
         turn: waited for after every window but the last.
     """
     clock, turn = runner.clock, turn or Turn()
     typical = max(typical, 1e-9)
-    together = max(len(callers), clock.lanes, min(depth or 1, MOST_IN_WINDOW) if clock.asynchronous else 1)
+    in_flight = max(len(callers), clock.lanes, min(depth or 1, MOST_IN_WINDOW) if clock.asynchronous else 1)
     count = max(round(seconds / WINDOWS / typical), 1)
-    count = max(count, LEAST_PER_PLACE) * together if together > 1 else count
+    count = max(count, LEAST_PER_PLACE) * in_flight if in_flight > 1 else count
     count = max(1, math.floor(min(count, MOST_IN_WINDOW, max_time / typical)))
     windows = max(1, math.floor(min(WINDOWS, max_time / (count * typical))))
     rates, begins = [], []
@@ -390,7 +388,7 @@ SHIFTS = {"": 0, "K": 10, "M": 20, "G": 30}  # of a cache's size, such as 32768K
 
 
 class Feeding:
-    """The feeds of one case: endless ``latency`` and ``throughput``, and ``first``, whose outputs are compared."""
+    """The feeds of a case, endless ``latency`` and ``throughput``; the outputs of ``checked_feed`` are compared."""
 
     def __init__(
         self,
@@ -402,8 +400,8 @@ class Feeding:
         *,
         renews: bool = False,
     ) -> None:
-        self.first = runner.place(arrays)
-        self._all = [self.first]
+        self.checked_feed = runner.place(arrays)
+        self._all = [self.checked_feed]
         self._arrays = arrays
         self._runner = runner
         cache = (cache_bytes(case.device) or ASSUMED_CACHE) if case.one_at_a_time else 0
@@ -422,7 +420,7 @@ class Feeding:
         # Copies of the feeds of a model that writes into its inputs. They are restored before every call.
         self._copies = [[tensor.clone() for tensor in flatten(feed)] for feed in self._all] if renews else []
         self.caller: Caller = Renewing(runner, self) if any(self._copies) else runner
-        self.throughput = itertools.repeat(self.first)
+        self.throughput = itertools.repeat(self.checked_feed)
         self.latency = self._bound() if case.rotate or any(self._copies) else self.throughput
         if case.cold:
             preparation.facts["flushed_bytes"] = TIMES_CACHE * cache

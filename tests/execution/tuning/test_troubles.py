@@ -62,7 +62,7 @@ def test_what_has_no_memory_even_alone_is_out(tmp_path):
 
 @pytest.mark.usefixtures("one_process")
 def test_what_has_the_memory_alone_is_measured_alone(tmp_path, monkeypatch):
-    measured = Scheduler.measure_together
+    measured = Scheduler.measure_in_turns
 
     def short(*words, **options):
         less = {"status": "out of memory", "measurements": ()}
@@ -70,7 +70,7 @@ def test_what_has_the_memory_alone_is_measured_alone(tmp_path, monkeypatch):
             replace(each, **less) if "knob_b" in each.case.options else each for each in measured(*words, **options)
         ]
 
-    monkeypatch.setattr(Scheduler, "measure_together", short)
+    monkeypatch.setattr(Scheduler, "measure_in_turns", short)
     tuned = tune(tmp_path, ("knob_a", "knob_b"))
     assert tuned.best.options == {"knob_a": 1, "knob_b": 2}
     assert all(each.ranked for each in records(tuned))

@@ -131,7 +131,7 @@ def group_context(job: ServeJob, number: int, size: int, parent: TaskContext) ->
     folder = Path(job.folder) / f"group-{number}-batch-{size}"
     folder.mkdir(exist_ok=True)
     case = replace(job.case, batch=size, inputs=job.groups[number][0])
-    context = TaskContext(replace(job, case=case, folder=str(folder)), parent._send)
+    context = TaskContext(replace(job, case=case, folder=str(folder)), parent.send)
     context.preparation.phases, context.preparation.warnings = parent.preparation.phases, parent.preparation.warnings
     return context
 

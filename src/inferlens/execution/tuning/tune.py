@@ -61,11 +61,11 @@ from inferlens.execution.race import (
     FinalsPolicy,
     RaceEngine,
     budget_of_rounds,
+    concurrent_rounds,
     measure_rounds,
-    rounds_at_once,
 )
 from inferlens.execution.resume import WORK, RunState, TrialLog, clear, content_of, folders_of, place_of
-from inferlens.execution.scheduler import MeasureOptions, Scheduler, open_scheduler, room_for
+from inferlens.execution.scheduler import MeasureOptions, Scheduler, fitting_processes, open_scheduler
 from inferlens.execution.tuning.search import LEAST_GROUP, Search, speedups
 from inferlens.execution.tuning.space import (
     SearchSelection,
@@ -217,10 +217,10 @@ class Tuner:
         options = MeasureOptions(None if usual else budget, only_right=True, accuracy_in_all=True)
         cases = [record.case for record in earlier_finals[0].records] if earlier_finals else self._finalists()
         policy = FinalsPolicy(
-            FinalsAim(self.request.objective, self.search.excluded(cases)),
-            self.log,
-            earlier_finals,
-            options,
+            aim=FinalsAim(self.request.objective, self.search.excluded(cases)),
+            log=self.log,
+            earlier=earlier_finals,
+            options=options,
             rebuild=self._seconds_of_finals(cases) <= self._left,
             in_turns=self.in_turns,
         )
@@ -231,7 +231,7 @@ class Tuner:
     def _next_round(self) -> list[Case]:
         """Return the cases of the next round of the search that has memory and time, or nothing."""
         peaks = [record.memory.host_peak or 0 for record in self.search.records.values()]
-        cases = self.search.ask(self._cost, room_for(peaks))
+        cases = self.search.ask(self._cost, fitting_processes(peaks))
         while cases and self.search.rounds and self._seconds_of(cases) > self._left_to_search:
             cases = cases[:-1] if len(cases) > 2 else []  # without the least promising one
         return cases
@@ -247,7 +247,7 @@ class Tuner:
             )
         begin, number = time.monotonic(), self.search.rounds + 1
         processes = [(candidate, number) for candidate in planned]
-        measured = list(measure_rounds(self.scheduler, processes, self.options, together=self.in_turns))
+        measured = list(measure_rounds(self.scheduler, processes, self.options, in_turns=self.in_turns))
         records = [self._without_export(*pair, number) for pair in zip(planned, measured, strict=True)]
         self._learn(records)  # before the log is written, because this raises if nothing can be learned
         self.log.add(Trial(records=tuple(records), seconds=time.monotonic() - begin))
@@ -269,8 +269,8 @@ class Tuner:
 
     def _seconds_of_finals(self, cases: Sequence[Case]) -> float:
         """Return the seconds of the first final rounds, whose processes build anew, side by side if CPUs allow it."""
-        at_once = rounds_at_once(list(map(self.search.record, cases))) if cases else 1
-        return math.ceil(REFERENCE_ROUNDS / at_once) * self._seconds_of([*cases] * min(REFERENCE_ROUNDS, at_once))
+        rounds = concurrent_rounds(list(map(self.search.record, cases))) if cases else 1
+        return math.ceil(REFERENCE_ROUNDS / rounds) * self._seconds_of([*cases] * min(REFERENCE_ROUNDS, rounds))
 
     def _seconds_of(self, cases: Sequence[Case]) -> float:
         """Return the seconds of a round of these cases, corrected by the errors of the estimates of earlier rounds."""
@@ -585,7 +585,8 @@ def study(request: StudyRequest, observer: Observer) -> Study:
             record = earlier.pop(0).records[0] if earlier else _measure_first(scheduler, planned, log)
             entrants.append(Entrant(planned, [record]))
         value_by_id = {entrant.id: value for entrant, value in zip(entrants, values, strict=True)}
-        policy = OptionSweep(entrants[values.index(default)], value_by_id, request.knob, log, earlier)
+        default_entrant = entrants[values.index(default)]
+        policy = OptionSweep(base=default_entrant, values=value_by_id, knob=request.knob, log=log, earlier=earlier)
         race = RaceEngine(scheduler, entrants, begin + request.budget, policy).run()
         comparisons = policy.comparisons(race)
     studied = [
@@ -609,14 +610,12 @@ def _measure_first(scheduler: Scheduler, planned: PlannedCase, log: TrialLog) ->
     return record
 
 
+@dataclass(kw_only=True)
 class OptionSweep(BasePolicy):
     """A policy that compares the values of a knob with its default, until all have a verdict."""
 
-    def __init__(
-        self, base: Entrant, values: Mapping[str, Option | None], knob: str, log: TrialLog, earlier: list[Trial]
-    ) -> None:
-        super().__init__(base)
-        self.values, self.knob, self.log, self.earlier = values, knob, log, earlier
+    values: Mapping[str, Option | None]
+    knob: str
 
     def comparisons(self, race: Race) -> Mapping[str, Comparison]:
         """Return the verdicts on the values that ran right, against the default."""
