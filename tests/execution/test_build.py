@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from inferlens.errors import InferlensError
 from inferlens.execution import child as processes
 from inferlens.execution import deploy as build
+from inferlens.execution.cases import cases_on, only_case
 from inferlens.execution.child import Outcome
 from inferlens.execution.protocol import PhaseStart, TaskResult
 from inferlens.record.record import Phase, Warning
@@ -45,11 +46,11 @@ def test_the_suffix_says_who_writes_a_file():
 ])  # fmt: skip
 def test_a_task_takes_one_case(words, message):
     with pytest.raises(InferlensError, match=message.replace("?", r"\?")):
-        build.single(words, "fake:steady")
+        only_case(cases_on(words, "fake:steady"))
 
 
 def test_the_one_case_that_is_meant():
-    case = build.single({"model": "fake:demo", "input": "x=1..4x3:opt=2", "seed": 3}, "fake:fast")
+    case = only_case(cases_on({"model": "fake:demo", "input": "x=1..4x3:opt=2", "seed": 3}, "fake:fast"))
     assert (case.label, case.seed) == ("fake:fast fp32 batch 2 cpu", 3)
 
 

@@ -139,9 +139,10 @@ def bench(*models, **words):
 def engine(label, tmp_path):
     path = tmp_path / "model.engine"
     small.exported(tmp_path / "model.onnx", small.model(batch=4).module, 4, 3, 16, 16, external_data=False)
-    from inferlens.execution.deploy import save, single
+    from inferlens.execution.cases import cases_on, only_case
+    from inferlens.execution.deploy import save
 
-    case = single({"model": str(tmp_path / "model.onnx")}, label)
+    case = only_case(cases_on({"model": str(tmp_path / "model.onnx")}, label))
     save(path, case, cache=tmp_path / "cache")
     return path
 

@@ -14,7 +14,8 @@ import inferlens
 from inferlens.backends.base import TOLERANCES
 from inferlens.backends.torch_tensorrt.backend import TorchTensorRT
 from inferlens.errors import InferlensError, Unsupported
-from inferlens.execution.deploy import save, single
+from inferlens.execution.cases import cases_on, only_case
+from inferlens.execution.deploy import save
 from inferlens.models.model import Model
 from inferlens.spec.case import TensorSpec
 from tests.backends import small
@@ -167,7 +168,7 @@ def test_a_partition_between_engines_runs(preparation):
 @pytest.mark.parametrize(("variant", "suffix"), [("dynamo", ".ep"), ("ts-trace", ".ts"), ("ts-script", ".ts")])
 def test_a_saved_module_runs_from_its_file_and_is_checked_against_its_source(variant, suffix, tmp_path):
     options = ["torch_tensorrt.min_block_size=1"]
-    case = single({"model": "tests.gpu.crash:good", "option": options}, f"torch_tensorrt:{variant}")
+    case = only_case(cases_on({"model": "tests.gpu.crash:good", "option": options}, f"torch_tensorrt:{variant}"))
     file = tmp_path / f"model{suffix}"
     save(file, case, cache=tmp_path / "cache")
     words = {"output": str(tmp_path / "out"), "iterations": 20, "warmup": 5}

@@ -38,7 +38,8 @@ def export(
     From a load test, such as results/resnet50/load, they write the best deployment with a server.
     """
     from inferlens.backends.base import Builder
-    from inferlens.execution.deploy import able, build, save, saver, single
+    from inferlens.execution.cases import cases_on, only_case
+    from inferlens.execution.deploy import able, build, save, saver
 
     timeout = own_options("export", words)[0]["timeout"]
     best, output, to = words.pop("best", None), words.pop("output", None), words.pop("to", None)
@@ -51,7 +52,7 @@ def export(
     path, backend = Path(to), saver(Path(to), words.pop("backend", None))
     builder = backend.partition(":")[0] in able(Builder)
     builds, words = engine_words(words, backend if builder else "", json=json)
-    case = single({**words, "model": model, "trust": more["trust"]}, backend)
+    case = only_case(cases_on({**words, "model": model, "trust": more["trust"]}, backend))
     with screen.busy(f"{model}: {case.backend_label}") as phase:
         more |= {"timeout": timeout, "phase": phase}
         done: Any = build(path, case, builds, **more) if builder else save(path, case, **more)
@@ -169,14 +170,14 @@ def partition(
     them failed.
     """
     from inferlens.backends.base import Partitioner
+    from inferlens.execution.cases import cases_on
     from inferlens.execution.deploy import able
-    from inferlens.execution.deploy import cases as cases_of
     from inferlens.execution.deploy import partition as divide
     from inferlens.views.partition import PartitionResult, partition_document
 
     check_choice("format", format, FORMATS)
     format = screen.format_of(format, output)
-    cases = cases_of({**words, "model": model}, words.pop("backend", "") or able(Partitioner)[0])
+    cases = cases_on({**words, "model": model}, words.pop("backend", "") or able(Partitioner)[0])
     answers = []
     for number, case in enumerate(cases, 1):
         with screen.busy(f"{number} of {len(cases)}, {case.label}") as phase:

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -38,6 +38,7 @@ from inferlens.stats.samples import median
 from inferlens.units import listing
 
 EVERY_VARIANT = "all"
+AnyCase = TypeVar("AnyCase", Case, PlannedCase)
 
 
 def backends_named(plan: Plan) -> tuple[str, ...]:
@@ -95,14 +96,27 @@ def refuse_if_none_runs(planned: Sequence[PlannedCase]) -> None:
     raise InferlensError(what, expected=refusals[0].expected, hint=refusals[0].hint)
 
 
-def cases_on(plan: Plan, model: ModelInfo, capabilities: Mapping[str, Capabilities]) -> list[Case]:
-    """Return the cases of the plan for one model on some backends, whether they can run here or not."""
+def cases_on(words: Mapping[str, Any], backend: str) -> list[Case]:
+    """Return the cases that ``words`` mean for one model on ``backend``, whether they can run here or not."""
+    plan = Plan.from_words({**words, "backend": backend})
+    if len(plan.model) != 1:
+        raise InferlensError("This command takes one model.", expected="a single name or file")
+    (model,) = find(plan.model, plan=plan)
+    name = backend.partition(":")[0]
+    BACKENDS.get(name)  # report an unknown name before its abilities are checked
+    capabilities = probe([name])
     check_words(plan)
     model.check(plan.trust)
-    supports = [support for ability in capabilities.values() for support in ability.takes(model.format)]
-    default = "cpu" if any(support.device == "cpu" for support in supports) else "cuda"
-    plan = replace(plan, device=plan.device or (default,))
+    on_cpu = any(support.device == "cpu" for support in capabilities[name].takes(model.format))
+    plan = replace(plan, device=plan.device or ("cpu" if on_cpu else "cuda",))
     return [case for feed in feeds(plan, model) for case, _ in _cases(plan, model, feed, capabilities)]
+
+
+def only_case(cases: Sequence[AnyCase]) -> AnyCase:
+    """Return the only case. Raise InferlensError for several, or none."""
+    if len(cases) != 1:
+        raise InferlensError(f"This command takes one case, not {len(cases)}.", expected="single values, no commas")
+    return cases[0]
 
 
 def _cases(

@@ -35,7 +35,7 @@ from inferlens.backends.base import Backend, Builder, Deployer, Partitioner, Pre
 from inferlens.backends.onnx.quantize import QUANTIZED_FOLDER
 from inferlens.errors import InferlensError, Unsupported, library, suggestion, unwritable
 from inferlens.execution import child
-from inferlens.execution.cases import ModelHandle, cases_on, find, probe
+from inferlens.execution.cases import ModelHandle
 from inferlens.execution.protocol import CaseJob, Event, PhaseStart, PlannedCase, TaskResult, Value
 from inferlens.execution.tasks import Reference, ReferenceJob, ReferenceRun, TaskContext, inputs_sha256, reference
 from inferlens.measure import environment
@@ -51,7 +51,6 @@ from inferlens.record.files import make_folder
 from inferlens.record.record import KEEPS_STATE, RANDOM, ModelFacts, PhaseName, Record
 from inferlens.spec.case import QUANTIZED, Case, TensorSpec
 from inferlens.spec.hints import alternatives
-from inferlens.spec.plan import Plan
 from inferlens.units import listing
 
 CACHE = Path("results/.cache")
@@ -91,25 +90,6 @@ def partition_model(job: CaseJob, context: TaskContext) -> Partition:
 
 
 # The functions that start these tasks.
-
-
-def cases(words: Mapping[str, Any], backend: str) -> list[Case]:
-    """Return the cases that ``words`` mean for one model on ``backend``, whether they can be measured here or not."""
-    plan = Plan.from_words({**words, "backend": backend})
-    if len(plan.model) != 1:
-        raise InferlensError("This command takes one model.", expected="a single name or file")
-    (model,) = find(plan.model, plan=plan)
-    name = backend.partition(":")[0]
-    BACKENDS.get(name)  # report an unknown name before its abilities are checked
-    return cases_on(plan, model, probe([name]))
-
-
-def single(words: Mapping[str, Any], backend: str) -> Case:
-    """Return the one case that ``words`` mean on ``backend``. Raises InferlensError for several, or none."""
-    results = cases(words, backend)
-    if len(results) != 1:
-        raise InferlensError(f"This command takes one case, not {len(results)}.", expected="single values, no commas")
-    return results[0]
 
 
 def save(path: Path, case: Case, **more: Any) -> TaskResult[None]:

@@ -30,6 +30,7 @@ from inferlens.execution.cases import (
     expand,
     load_model_info,
     model_handle,
+    only_case,
     probe,
     refuse_if_none_runs,
 )
@@ -322,9 +323,7 @@ def _planned(
             raise InferlensError(f"{info.name} is quantized already.", hint=f"inferlens bench {info.argument}")
     cases = expand(plan, models, capabilities)
     refuse_if_none_runs(cases)
-    if len(cases) != 1:
-        raise InferlensError(f"This command takes one case, not {len(cases)}.", expected="single values, no commas")
-    (planned,) = cases
+    planned = only_case(cases)
     assert planned.reference  # because the model is not quantized
     return planned
 
