@@ -187,6 +187,7 @@ def test_no_package_of_this_environment_is_found_in_another(monkeypatch, tmp_pat
     assert (given["PYTHONPATH"], given["PATH"].split(":")[0]) == (str(tmp_path), str(Path("old/bin").resolve()))
     assert "VIRTUAL_ENV" not in given
     assert "site-packages" in child.variables_for()["PYTHONPATH"]
+    assert given["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"  # in which NVML counts
 
 
 def test_an_interpreter_that_is_gone_is_a_reason(tmp_path):

@@ -135,31 +135,23 @@ def test_processes_on_the_gpu_are_recognized_as_far_as_possible(compute, words, 
         assert peak_device_memory(log)[0] == 600
 
 
-ALIKE, UNLIKE = ("One", "One"), ("One", "Other")
+TWO = (Device("GPU-1"), Device("GPU-2", name="Other"))
 
 
-def alike(names):
-    return FakeNvml(*(Device(f"GPU-{number}", name=name) for number, name in enumerate(names, 1)))
-
-
-@pytest.mark.parametrize(("names", "devices", "expected"), [
-    (ALIKE, None, "GPU-1"), (ALIKE, "1", "GPU-2"), (ALIKE, "gpu-2,0", "GPU-2"), (UNLIKE, None, "CUDA_DEVICE_ORDER"),
-    *[(ALIKE, none, "no GPU that is visible") for none in ("", "-1", "7", "GPU-9")], (ALIKE, "MIG-1", "slice"),
+@pytest.mark.parametrize(("devices", "expected"), [
+    (None, "GPU-1"), ("1", "GPU-2"), ("gpu-2,0", "GPU-2"), ("MIG-1", "slice"),
+    *[(none, "no GPU that is visible") for none in ("", "-1", "7", "GPU-9")],
 ])  # fmt: skip
-def test_the_gpu_is_the_one_that_cuda_calls_the_first(tmp_path, names, devices, expected):
-    nvml = alike(names)
+def test_the_gpu_is_the_one_that_cuda_calls_the_first(tmp_path, devices, expected):
+    nvml = FakeNvml(*TWO)
     log = log_of(nvml, tmp_path, environ={} if devices is None else {"CUDA_VISIBLE_DEVICES": devices})
     assert (expected in (log.gpu_uuid or log.absent["gpu"]), nvml.open) == (True, 0)
-    assert log_of(alike(UNLIKE), tmp_path, environ={"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}).gpu_uuid == "GPU-1"
 
 
-@pytest.mark.parametrize(("names", "variable", "expected"), [
-    (ALIKE, "1", ["GPU-2"]), (ALIKE, "MIG-1", ["GPU-1", "GPU-2"]), (UNLIKE, "1", ["GPU-1", "GPU-2"]),
-    (UNLIKE, "gpu-2", ["GPU-2"]),
-])  # fmt: skip
-def test_all_gpus_are_listed_if_it_is_unknown_which_cuda_uses(names, variable, expected, monkeypatch):
+@pytest.mark.parametrize(("variable", "expected"), [("1", ["GPU-2"]), ("MIG-1", ["GPU-1", "GPU-2"])])
+def test_all_gpus_are_listed_if_it_is_unknown_which_cuda_uses(variable, expected, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
-    assert [device.uuid for device in monitor.visible(alike(names))] == expected
+    assert [device.uuid for device in monitor.visible(FakeNvml(*TWO))] == expected
 
 
 @pytest.mark.parametrize(("mig", "refused", "absent"), [(1, {}, "MIG"), (0, {"nvmlInit": 12}, "error 12"), (0, {}, "")])

@@ -301,6 +301,8 @@ def oom_kills() -> int:
 def variables_for(interpreter: str = "") -> dict[str, str]:
     """Return the parent's environment variables, with an import path for the user's own modules.
 
+    CUDA counts GPUs in the order of NVML and nvidia-smi, where it would begin with the fastest.
+
     The import path is the parent's. For another interpreter it is only the part before the standard library, such as
     the folder of a program, without the parent's packages, and tools next to that interpreter come first. The working
     directory is left out, unless ``PYTHONPATH`` names it: the child imports from there last.
@@ -308,6 +310,7 @@ def variables_for(interpreter: str = "") -> dict[str, str]:
     python_path = {*filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))}
     paths = [path for path in sys.path if path in python_path or path not in ("", os.getcwd())]
     variables = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8:backslashreplace"}
+    variables["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     if interpreter:
         library = {*factories.library_paths(), *(path for path in paths if path.endswith(".zip"))}
         paths = list(itertools.takewhile(lambda path: path not in library, paths))

@@ -544,11 +544,11 @@ def gpu_before() -> Before:
 def visible(nvml: Any) -> list[Any]:
     """Return NVML's handles of the GPUs of ``CUDA_VISIBLE_DEVICES``, in its order.
 
-    If it is not set or ambiguous, return all by PCI bus: see :func:`first_visible`.
+    If it is not set, or names a slice of a GPU, return all by PCI bus.
     """
-    handles = _handles(nvml)
+    handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
     words = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if words is None or words.upper().startswith("MIG-") or (words[:1].isdigit() and _differ(nvml, handles)):
+    if words is None or words.upper().startswith("MIG-"):
         return handles
     uuids = [str(nvml.nvmlDeviceGetUUID(handle)).lower() for handle in handles]
     selected: list[Any] = []
@@ -563,29 +563,15 @@ def visible(nvml: Any) -> list[Any]:
     return selected
 
 
-def _handles(nvml: Any) -> list[Any]:
-    return [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
-
-
-def _differ(nvml: Any, handles: Sequence[Any]) -> bool:
-    """Return whether GPUs differ and CUDA counts them in an order of its own."""
-    kinds = {str(nvml.nvmlDeviceGetName(handle)) for handle in handles}
-    return len(kinds) > 1 and os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID"
-
-
 def first_visible(nvml: Any) -> Any:
     """Return NVML's handle of the GPU that CUDA calls device 0.
 
-    CUDA counts the GPUs of ``CUDA_VISIBLE_DEVICES``, by default the fastest first; NVML counts by PCI bus. The two
-    agree where all GPUs are of one kind or ``CUDA_DEVICE_ORDER`` is ``PCI_BUS_ID`` (CUDA C++ Programming Guide,
-    environment variables). Raises NotProvided if there is none or it cannot be identified.
+    NVML counts by PCI bus, and so does CUDA in child processes, by ``CUDA_DEVICE_ORDER``. Raises NotProvided if there
+    is none or it cannot be identified.
     """
-    first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
-    if first.upper().startswith("MIG-"):
+    if os.environ.get("CUDA_VISIBLE_DEVICES", "").upper().startswith("MIG-"):
         raise NotProvided(SLICED)
     handles = visible(nvml)
-    if first.isdigit() and _differ(nvml, _handles(nvml)):
-        raise NotProvided("the GPUs differ, so that CUDA's order is not NVML's: set CUDA_DEVICE_ORDER=PCI_BUS_ID")
     if not handles:
         raise NotProvided("NVML knows no GPU that is visible to CUDA")
     with suppress(nvml.NVMLError):
