@@ -14,7 +14,7 @@ from inferlens.analysis.notes import DIAGNOSTIC_NOTES, LEVEL_BY_CODE, LEVELS, ca
 from inferlens.analysis.samples import CaseRuns
 from inferlens.record import machine
 from inferlens.record.machine import Marks
-from inferlens.record.record import EMPTY_KERNEL, IN_TURNS, Accuracy, Measurement, Record, Warning
+from inferlens.record.record import EMPTY_KERNEL, IN_TURNS, NEIGHBOUR_EFFECT, Accuracy, Measurement, Record, Warning
 from inferlens.spec.case import Budget
 from inferlens.stats import samples as host_bound
 from inferlens.stats import steady
@@ -78,6 +78,11 @@ def answered(hits: int, count: int, commonest: float) -> Record:
     return replace(FIT, accuracy=Accuracy(data="photos", metric="top-1", count=count, reference="fp32", **known))
 
 
+def beside_workers(ratio: float) -> Record:
+    """A case that took ``ratio`` as long beside another worker as alone."""
+    return replace(FIT, facts={NEIGHBOUR_EFFECT: {"others": 1, "ratio": ratio}})
+
+
 RISING = 1 + AT + noise(1)
 
 
@@ -101,6 +106,7 @@ def quantized(calibrated: bool) -> Record:
     ("busy", replace(FIT, marks=marks("steal", disturbed=250))),
     ("busy", replace(FIT, window_marks=marks("steal", disturbed=250))),
     ("disturbed", replace(FIT, marks=marks("throttled", disturbed=250))),
+    ("workers-disturb", beside_workers(1.35)), ("workers-disturb", beside_workers(0.9)),
     ("power-cap", replace(FIT, marks=marks("power cap"))), ("cpu-quota", replace(FIT, marks=marks("cpu quota"))),
     ("at-chance", answered(0, 200, 1 / 200)),  # of a thousand classes, in another order
     ("at-chance", answered(387, 3925, 0.104)),  # of ten of the thousand, of which the first has its number
@@ -178,6 +184,11 @@ def test_one_odd_process_does_not_speak_for_the_case():
     assert [codes(*records) for records in ((odd, FIT), (odd, FIT, FIT))] == [["unsteady"], []]
 
 
+def test_the_time_without_other_workers_is_of_one_process():
+    message = "It took 1.01x as long beside 1 other worker as alone."
+    assert said(beside_workers(1.01), FIT, FIT) == [("workers-apart", message)]
+
+
 def test_equal_warnings_of_several_processes_are_said_once():
     one, two = (Warning("its-own", f"The option {name} does nothing.", "Leave it out.") for name in "ab")
     few = []
@@ -199,6 +210,7 @@ def test_the_page_has_every_code_with_its_level_and_no_other():
     assert set(LEVEL_BY_CODE.values()) == set(LEVELS)
     source = "\n".join(path.read_text(encoding="utf-8") for path in ROOT.rglob("*.py"))
     made = set(re.findall(r'\b(?:warn|note|Warning)\(\s*"([\w-]+)"', source))
+    made |= set(re.findall(r'code="([\w-]+)" if \w+ else "([\w-]+)"', source)[0])
     made |= {row[0] for row in (*DIAGNOSTIC_NOTES.values(), *interference.OWN_EFFECTS.values())}
     made |= {rule.code for rule in notes.RECORD_RULES if rule.code} | {row[1] for row in notes.BEHAVIOR_NOTES}
     assert made <= set(LEVEL_BY_CODE)

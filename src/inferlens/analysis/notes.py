@@ -23,6 +23,7 @@ from inferlens.record.record import (
     EMPTY_KERNEL,
     IN_TURNS,
     KEEPS_STATE,
+    NEIGHBOUR_EFFECT,
     NOT_FINITE,
     RANDOM,
     WRITES_INPUTS,
@@ -56,16 +57,17 @@ LEVEL_BY_CODE: dict[str, Level] = {
     # Another measurement may give another number.
     "busy": "weakens", "disturbed": "weakens", "unsteady": "weakens", "few-samples": "weakens", "two-modes": "weakens",
     "not-finite": "weakens", "not-reached": "weakens", "uneven-throughput": "weakens", "slow-throughput": "weakens",
-    "repeat-failed": "weakens", "cut-short": "weakens",
+    "repeat-failed": "weakens", "cut-short": "weakens", "workers-disturb": "weakens",
     # The number is right, and this explains it.
     "host-bound": "know", "copy-bound": "know", "gpu-floor": "know", "power-cap": "know", "cpu-quota": "know",
     "graph-breaks": "know", "export-fallback": "know", "bad-exit": "know", "limited-threads": "know",
-    "plain-way": "know", "weights-unwrapped": "know",
+    "plain-way": "know", "weights-unwrapped": "know", "workers-apart": "know",
 }  # fmt: skip
 # Codes that need no note next to another one, which has the same cause and the same remedy.
 _UNEVEN = ("uneven-throughput", "slow-throughput", "unsteady", "two-modes", "not-reached")
 IMPLIED = {"busy": _UNEVEN, "disturbed": _UNEVEN, "slow-throughput": ("uneven-throughput",)}
-_ONE_PROCESS = {"less-accurate", "at-chance"}  # codes about accuracy, which one process alone evaluates
+# Codes about what one process alone has: the accuracy, and the time without other workers.
+_ONE_PROCESS = {"less-accurate", "at-chance", "workers-disturb", "workers-apart"}
 
 # Thresholds of the rules; docs/warnings.md explains them.
 UNEVEN = 0.1  # half-width of the median of the throughput windows, as a share of it
@@ -222,6 +224,21 @@ def machine(evidence: RecordEvidence) -> Iterator[Finding]:
             yield make_finding("{message}", message=warning.message, hint=warning.advice, code=warning.code)
 
 
+@rule("")
+def other_workers(evidence: RecordEvidence) -> Iterator[Finding]:
+    """Report the time beside other workers, compared with the time alone."""
+    effect = evidence.facts.get(NEIGHBOUR_EFFECT)
+    factor, others = (effect.get("ratio"), effect.get("others")) if isinstance(effect, dict) else (None, None)
+    if isinstance(factor, float) and isinstance(others, int):
+        disturbed = abs(factor - 1) > evidence.record.budget.threshold
+        yield make_finding(
+            "It took {factor:ratio} as long beside {others:#other worker} as alone.",
+            {"factor": factor, "others": others},
+            hint="They disturb each other: measure important cases again on one GPU." if disturbed else "",
+            code="workers-disturb" if disturbed else "workers-apart",
+        )
+
+
 @rule("not-finite", hint="See the log beside the record: the clock is not to be trusted.")
 def not_finite(evidence: RecordEvidence) -> Iterator[Finding]:
     if count := evidence.series.not_finite:
@@ -348,6 +365,6 @@ def weights_unwrapped(evidence: RecordEvidence) -> Iterator[Finding]:
 
 
 RECORD_RULES = (
-    machine, not_finite, series, not_reached, uneven_throughput, slow_throughput, partly_quantized, less_accurate,
-    at_chance, random_calibration, copy_bound, gpu_floor, weights_unwrapped, host_bound,
+    machine, other_workers, not_finite, series, not_reached, uneven_throughput, slow_throughput, partly_quantized,
+    less_accurate, at_chance, random_calibration, copy_bound, gpu_floor, weights_unwrapped, host_bound,
 )  # fmt: skip

@@ -44,7 +44,7 @@ from inferlens.execution.tuning.space import SearchSelection, SearchSpace, explo
 from inferlens.execution.tuning.tune import TuningRequest, narrowed, parts_of, size_folder, tune_one
 from inferlens.measure.monitor import usable_cpus, visible
 from inferlens.record.profile import Level, Profile
-from inferlens.record.record import VISIBLE, Record
+from inferlens.record.record import NEIGHBOUR_EFFECT, VISIBLE, Record
 from inferlens.record.store import BEST, TRIALS, TUNING, Store, safe_name
 from inferlens.registry import Registry
 from inferlens.spec.plan import LOCAL, Plan, Where
@@ -53,7 +53,6 @@ from inferlens.units import plural, ratio
 
 RACES_A_PART = 5  # at most
 MOST_LOST = 3  # workers that a part may take along before nothing more of it is tried
-NEIGHBOUR_EFFECT = "beside others"  # the fact of the case that was also measured alone
 ALL = "all"
 TOPOLOGY = "/sys/devices/system/cpu"
 
@@ -577,7 +576,7 @@ def bench(plan: Plan, observer: Observer, model: ModelHandle | None = None) -> l
 def compare_alone(remote: RemoteRun, jobs: Sequence[CasesJob]) -> None:
     """Measure the reference of a GPU's race once more while nothing else runs, and keep the ratio of both times.
 
-    It shows whether workers disturb one another: GPUs of one machine share memory, power and the bus.
+    The ratio is a note of that case. It shows whether workers disturb one another: GPUs of one machine share memory, power and the bus.
     """
     plan, results = remote.plan, remote.results
     first = remote.launcher.workers(1)[0]

@@ -24,6 +24,7 @@ IN_TURNS = "in turns with"  # the fact that names the other of two cases that to
 MEMORY_APART = "memory of a process that did not export"  # a fact: another process than the timed one had the memory
 KERNEL_FAMILIES = "kernel families"  # the fact with the share of the GPU time per kind of kernel
 CUT_SHORT = "cut short"  # the fact of a case of a race that was interrupted before its second round
+NEIGHBOUR_EFFECT = "beside others"  # the fact of a case beside other workers that was measured alone as well
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 EMPTY_KERNEL = "empty kernel"  # the fact with the ``gpu_seconds`` that the clock measures for a kernel without work
 
