@@ -576,7 +576,8 @@ def bench(plan: Plan, observer: Observer, model: ModelHandle | None = None) -> l
 def compare_alone(remote: RemoteRun, jobs: Sequence[CasesJob]) -> None:
     """Measure the reference of a GPU's race once more while nothing else runs, and keep the ratio of both times.
 
-    The ratio is a note of that case. It shows whether workers disturb one another: GPUs of one machine share memory, power and the bus.
+    The ratio is a note of that case. It shows whether workers disturb one another: GPUs of one machine share memory,
+    power and the bus.
     """
     plan, results = remote.plan, remote.results
     first = remote.launcher.workers(1)[0]
