@@ -6,10 +6,10 @@ every process of a case; other modules call it for tasks without a measurement, 
 However a process ends, the parent goes on. What happens on an error and on a crash:
 
 1. A task that raises answers with the status and reason of :func:`status_of_error`, with the phases and the value until
-   then. A process that ends without an answer, or is killed at its deadline, gets those of :func:`status_of_exit`: the
-   phase in which it ended is part of the reason. A process that crashes after its answer keeps its numbers; the record
-   has the warning ``bad-exit``.
-2. :func:`launch` kills all that the process started, and returns an :class:`Outcome` with the last lines it printed.
+   then. A process that ends without an answer gets those of :func:`status_of_exit`, or ``timed out`` at its deadline.
+   The phase in which it ended is part of the reason.
+2. :func:`launch` kills all that the process started, and returns an :class:`Outcome` with the last lines it printed. A
+   process that crashes after its answer keeps its numbers, and the record has the warning ``bad-exit``.
 3. ``Scheduler._keep`` writes the record with this status, reason and output, and the next process starts. If a process
    in turns was out of memory, all of them are measured again, one by one (``race.measure_rounds``).
 4. The case has left the race, because ``Record.ranked`` is false. A recommended way is replaced by the plain way of its

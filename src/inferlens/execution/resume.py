@@ -151,9 +151,10 @@ def reuse_earlier(
         return state
     planned_by_digest = {planned.case.digest: planned for planned in cases}
     earlier = _load_if_there(*sorted({Path(plan.output) / safe_name(planned.model.name) for planned in cases}))
+    records = sorted(earlier.records, key=lambda record: safe_name(record.model.name))  # by model, then by time
     comparable = [
         record
-        for record in sorted(earlier.records, key=lambda record: safe_name(record.model.name))
+        for record in records
         if record.case.digest in planned_by_digest
         and _is_same_request(record, state)
         and (environments is None or same_place(record, environments.of(record.case)))
