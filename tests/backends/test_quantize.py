@@ -1,6 +1,7 @@
 """A trained model, quantized on its own data: as right as before, in int8, and honest where it is neither."""
 
 import copy
+import dataclasses
 import importlib.util
 import json
 from collections import OrderedDict
@@ -351,20 +352,20 @@ def test_fp8_needs_a_gpu_that_has_it():
 def test_torchao_quantizes_linear_layers_alone_where_they_are_large_enough(preparation):
     stem, layers = torch.nn.Conv2d(3, 3, 1), (torch.nn.Linear(16, 64), torch.nn.ReLU(), torch.nn.Linear(64, 16))
     mostly = model(torch.nn.Sequential(stem, *layers), IMAGES)
-    fp8 = copy.deepcopy(mostly.module), mostly, case("fp8")
+    fp8 = dataclasses.replace(mostly, module=copy.deepcopy(mostly.module)), case("fp8")
     unsupported("cannot quantize", quantize_linear, *fp8, preparation)  # which needs a GPU
     inputs = small.arrays(mostly)
     right = small.eager(mostly, inputs)
-    quantize_linear(mostly.module, mostly, case("int8"), preparation)
+    quantize_linear(mostly, case("int8"), preparation)
     assert 0.9 < preparation.facts["quantized_share"] < 1
     assert 0 < small.error(small.eager(mostly, inputs), right) < 0.05
     convolution, pool = torch.nn.Conv2d(3, 16, 3), torch.nn.AdaptiveAvgPool2d(4)
     images = model(torch.nn.Sequential(convolution, pool, torch.nn.Flatten(2), torch.nn.Linear(16, 16)), IMAGES)
-    quantize_linear(images.module, images, case("int8"), preparation)
+    quantize_linear(images, case("int8"), preparation)
     assert 0 < preparation.facts["quantized_share"] < 1, "the head of a convolutional network"
-    for module in (residual().module, torch.nn.Sequential(convolution)):
-        unsupported("no modules of linear layers", quantize_linear, module, residual(), case("int8"), preparation)
-    quantize_linear(images.module, images, case("int8", keep="fp16:3"), preparation)
+    for other in (residual(), model(torch.nn.Sequential(convolution), IMAGES)):
+        unsupported("no modules of linear layers", quantize_linear, other, case("int8"), preparation)
+    quantize_linear(images, case("int8", keep="fp16:3"), preparation)
     assert preparation.facts["quantized_share"] == 0, "as was asked for"
 
 

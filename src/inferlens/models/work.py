@@ -9,7 +9,7 @@ import copy
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -49,6 +49,14 @@ def count(model: Model, case: Case, makers: Makers = lambda _: {}) -> Work:
         return count_module(model.module, model.inputs, element)
     except Exception as error:  # of a model's own code; measuring must not depend on it
         return Work(note=f"counting failed: {reason(error)}")
+
+
+def flops_share(work: Work, modules: Collection[str]) -> float | None:
+    """Return the share of the FLOPs that is in these modules, or ``None`` if it is unknown."""
+    if not modules:
+        return 0.0
+    total = sum(part.flops for part in work.modules)
+    return sum(part.flops for part in work.modules if part.module in modules) / total if total else None
 
 
 # Bytes are counted where a tensor enters or leaves a module's call. A tensor is identified by its storage, so a view
@@ -417,12 +425,21 @@ def count_module(module: Any, inputs: tuple[TensorSpec, ...], element: int) -> W
     with FakeCopyMode(fake):
         copied = copy.deepcopy(module)
     with decompose_fused_operators(), torch.no_grad(), fake:
-        feed = tuple(torch.empty(spec.shape, dtype=getattr(torch, kind_of(spec))) for spec in inputs)
+        feed = tuple(_empty(spec, copied) for spec in inputs)
         counter = ModuleCounter(ByteCounter(_storage(tensor) for tensor in feed), element)
         result = counter.by_call(copied, feed)
         counter.bytes_.returned(map(counter.access, _tensors(result)))
     version = torch.__version__.partition("+")[0]
     return counter.bytes_.work(f"counted from shapes, by the formulas of torch.utils.flop_counter of PyTorch {version}")
+
+
+def _empty(spec: TensorSpec, module: Any) -> Any:
+    """Return an input on the module's device, in half precision if all weights are."""
+    weights = [weight for weight in module.parameters() if weight.is_floating_point()] or [torch.empty(0)]
+    dtype, halves = getattr(torch, kind_of(spec)), {weight.dtype for weight in weights}
+    if dtype == torch.float32 and halves in ({torch.float16}, {torch.bfloat16}):
+        dtype = weights[0].dtype
+    return torch.empty(spec.shape, dtype=dtype, device=weights[0].device)
 
 
 @contextmanager

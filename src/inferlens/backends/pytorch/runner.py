@@ -6,7 +6,7 @@ The module is moved and cast in place: a case has its own process, and so its ow
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -25,7 +25,6 @@ from inferlens.errors import LateModule, Unsupported
 from inferlens.models.files import input_note
 from inferlens.models.inputs import flatten, make_inputs
 from inferlens.models.model import Array, Format, Model
-from inferlens.models.work import decompose_fused_operators
 from inferlens.spec.case import PRECISIONS, QUANTIZED, Case, TensorSpec
 
 torch: Any = LateModule("torch")
@@ -440,33 +439,6 @@ def flat_outputs(module: Any) -> Any:
             return tensors[0] if len(tensors) == 1 else tensors
 
     return FlatOutputs()
-
-
-def flops_by_module(module: Any, feed: tuple[Any, ...]) -> dict[str, float]:
-    """Return the FLOPs of products by module path, with their sum at the empty path; an empty dict if counting fails.
-
-    Nothing is computed, because tensors have no values.
-    """
-    from torch._subclasses.fake_tensor import FakeTensorMode
-    from torch.utils.flop_counter import FlopCounterMode
-
-    counter = FlopCounterMode(display=False)
-    try:
-        with decompose_fused_operators(), FakeTensorMode(allow_non_fake_inputs=True), counter, torch.no_grad():
-            module(*feed)
-    except Exception:  # such as control flow that depends on values
-        return {}
-    prefix = f"{type(module).__name__}."
-    totals = {name: float(sum(counts.values())) for name, counts in counter.get_flop_counts().items()}
-    by_path = {name.removeprefix(prefix): flops for name, flops in totals.items() if name.startswith(prefix)}
-    return {"": totals["Global"]} | by_path
-
-
-def flops_share(flops: dict[str, float], quantized: Collection[str]) -> float | None:
-    """Return the share of the FLOPs that is in the ``quantized`` modules, or ``None`` if it is unknown."""
-    if not quantized:
-        return 0.0
-    return min(sum(flops.get(path, 0.0) for path in quantized) / flops[""], 1.0) if flops.get("") else None
 
 
 # Calls with copies from and to the host, on one stream. Host memory is page-locked ("pinned"), because the driver would

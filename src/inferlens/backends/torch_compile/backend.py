@@ -41,8 +41,6 @@ from inferlens.backends.pytorch.runner import (
     TorchRunner,
     dynamic_sizes,
     example_feed,
-    flops_by_module,
-    flops_share,
     input_tensors,
     not_entered,
     torch_capabilities,
@@ -52,7 +50,7 @@ from inferlens.backends.torch_compile.layers import QUANTIZED_PRODUCTS, Inductor
 from inferlens.errors import LateModule, Unsupported, library, reason
 from inferlens.models.model import Model
 from inferlens.models.samples import calibration_feeds
-from inferlens.models.work import decompose_fused_operators
+from inferlens.models.work import count, decompose_fused_operators, flops_share
 from inferlens.record.profile import Layers
 from inferlens.spec.case import HALF, PRECISIONS, QUANTIZED, Case, Option, TensorSpec, check_kept, kept_layers
 from inferlens.spec.hints import Hint
@@ -253,7 +251,8 @@ class CompiledRunner(TorchRunner, MatchingTracer):
 
     def __enter__(self) -> CompiledRunner:
         if self._quantizes_linear:
-            quantize_linear(self._module_on_device(), self.model, self.case, self.preparation, self._options.fp8_scales)
+            self._module_on_device()
+            quantize_linear(self.model, self.case, self.preparation, self._options.fp8_scales)
         super().__enter__()
         CompiledRunner.entered += 1
         from torch._inductor.async_compile import shutdown_compile_workers
@@ -463,12 +462,11 @@ def int8_share(module: Any, feed: tuple[Any, ...]) -> float:
     return quantized / total if total else 0.0
 
 
-def quantize_linear(
-    module: Any, model: Model, case: Case, preparation: Preparation, fp8_scales: str = "tensor"
-) -> None:
-    """Quantize the linear layers of ``module`` and their inputs to the case's precision, in place."""
+def quantize_linear(model: Model, case: Case, preparation: Preparation, fp8_scales: str = "tensor") -> None:
+    """Quantize the linear layers of the model's module and their inputs to the case's precision, in place."""
     quantization = library("torchao.quantization", extra="quantize")
-    modules = dict(module.named_modules())
+    assert model.module is not None
+    modules = dict(model.module.named_modules())
     check_kept(case, modules)
     kept = kept_layers(case)
     paths = [
@@ -478,11 +476,8 @@ def quantize_linear(
         if type(part) is torch.nn.Linear and not any(f"{path}.".startswith(f"{layer}.") for layer in kept)
     ]
     with preparation.phase("quantize"):
-        device = next((parameter.device for parameter in module.parameters()), "cpu")
-        dtypes = {parameter.dtype for parameter in module.parameters()}
-        precision = "fp16" if torch.float16 in dtypes else "bf16" if torch.bfloat16 in dtypes else "fp32"
-        feed = (tensor.to(device) for tensor in example_feed(model, case, precision))
-        flops = flops_by_module(module, tuple(feed))
+        work = count(model, case)
+        flops = {part.module: part.flops for part in work.modules}
 
         def fits_int8(path: str) -> bool:
             sizes = modules[path].in_features, modules[path].out_features
@@ -492,11 +487,11 @@ def quantize_linear(
         if case.precision == "int8":
             paths = [*filter(fits_int8, paths)]
         why = f"it has no modules of linear layers (for int8 of {MIN_ROWS} rows or more and sizes in eights)"
-        check_share(flops_share(flops, paths), model, case, preparation, why, calibrated=False)
+        check_share(flops_share(work, paths), model, case, preparation, why, calibrated=False)
         if case.precision == "int8":
             config = quantization.Int8DynamicActivationInt8WeightConfig()
         else:
             scales = {"tensor": quantization.PerTensor, "row": quantization.PerRow}[fp8_scales]()
             config = quantization.Float8DynamicActivationFloat8WeightConfig(granularity=scales)
         with unsupported_on_error(f"torchao cannot quantize '{model.name}'"):
-            quantization.quantize_(module, config, lambda _, path: path in paths)
+            quantization.quantize_(model.module, config, lambda _, path: path in paths)

@@ -34,11 +34,8 @@ from inferlens.backends.onnx.quantize import check_share
 from inferlens.backends.pytorch.runner import (
     Feed,
     dynamic_sizes,
-    example_feed,
     export_dimensions,
     flat_outputs,
-    flops_by_module,
-    flops_share,
     input_dtype,
     input_tensors,
     not_entered,
@@ -83,6 +80,7 @@ from inferlens.models.compiled import built_option, copy_with_provenance, new_pr
 from inferlens.models.inputs import make_inputs
 from inferlens.models.model import Format, Model
 from inferlens.models.samples import calibration_feeds
+from inferlens.models.work import count, flops_share
 from inferlens.record.builds import Partition, Segment, partition_of
 from inferlens.record.record import Gpu
 from inferlens.spec.case import QUANTIZED, Case, Option, TensorSpec, check_kept, kept_layers
@@ -371,7 +369,7 @@ CONFIGS = {"int8": "INT8_DEFAULT_CFG", "fp8": "FP8_DEFAULT_CFG"}
 def quantize_module(model: Model, case: Case, preparation: Preparation) -> None:
     """Quantize convolutions and linear layers of the model's module, in place, on the CPU and in fp32."""
     check_kept(case, dict(model.module.named_modules()) if model.module is not None else ())
-    work = flops_by_module(model.module, example_feed(model, case, "fp32"))
+    work = count(model, case)
     modelopt = library("modelopt.torch.quantization", extra=EXTRA)  # importing takes seconds
 
     def calibrate(module: Any) -> None:
