@@ -317,7 +317,7 @@ class LayerRow(ProfileRow, frozen=True, kw_only=True):
 
 
 class KernelRow(ProfileRow, frozen=True, kw_only=True):
-    """One kernel, or all that have a name. A new field that a :class:`Kernel` has too needs no more code here."""
+    """One kernel, or all that have a name. A new field that a :class:`Kernel` has, too, needs no more code here."""
 
     of_busy: float | None  # its share of the time in which the GPU was busy
     layers: tuple[str, ...]  # the distinct layers that launched it, in the order of execution
@@ -401,15 +401,19 @@ def layer_table(profile: Profile, unprofiled: Sequence[float] = ()) -> LayerTabl
     if isinstance(runs, str) or profile.layers is None:
         return str(runs)
     rows = tuple(
-        LayerRow(
-            place=number, name=layer.name, kind=layer.kind, modules=layer.modules, operators=layer.operators,
-            inputs=layer.inputs, outputs=layer.outputs, calls=layer.calls, precision=computed_precision(layer),
+        _row(
+            LayerRow, layer, place=number, precision=computed_precision(layer),
             times=runs.times(series) if layer.times else None,
         )
         for number, (layer, series) in enumerate(zip(profile.layers.layers, runs.layers, strict=True), 1)
     )  # fmt: skip
     members = {row.place: (row.place - 1,) for row in rows}
     return LayerTable(rows=rows, reconciliation=reconciliation(runs, unprofiled), members=members, runs=runs)
+
+
+def _row(kind: type[RowT], part: Layer | Kernel, **computed: Any) -> RowT:
+    """Return a row with the ``computed`` fields; all others are copied from the layer or kernel."""
+    return kind(**{name: getattr(part, name) for name in kind.__struct_fields__ if name not in computed} | computed)
 
 
 def reconciliation(runs: Runs, unprofiled: Sequence[float] = ()) -> Reconciliation:
@@ -457,7 +461,7 @@ def kernel_table(profile: Profile, unprofiled: Sequence[float] = (), by: KernelG
 def _kernel_row(
     indices: Sequence[int], kernels: Sequence[Kernel], runs: Runs, typical: list[float], busy: float
 ) -> KernelRow:
-    """Return one row; fields that are not computed here are copied from the launch with most time."""
+    """Return one row; the launch with most time represents all."""
 
     def distinct(values: Iterable[str]) -> tuple[str, ...]:
         return tuple(dict.fromkeys(filter(None, values)))
@@ -466,20 +470,16 @@ def _kernel_row(
     main = kernels[max(indices, key=lambda index: typical[index])]
     shapes = {(kernel.grid, kernel.block, kernel.registers, kernel.shared_memory) for kernel in members}
     timed = any(runs.timed[index] for index in indices)
-    copied = {name: getattr(main, name) for name in KernelRow.__struct_fields__ if hasattr(main, name)}
-    computed = {
-        "place": indices[0] + 1,
-        "calls": sum(kernel.calls for kernel in members),
-        "times": runs.layer_times(indices) if timed else None,
-        "of_busy": sum(typical[index] for index in indices) / busy if timed and busy > 0 else None,
-        "layers": distinct(kernel.layer for kernel in members),
-        "modules": tuple(dict.fromkeys(module for kernel in members for module in kernel.modules)),
-        "operators": distinct(kernel.operator for kernel in members),
-        "shapes": len(shapes),
-        "tensor_cores": members[0].tensor_cores,
-        "streams": tuple(sorted({kernel.stream for kernel in members if kernel.stream is not None})),
-    }
-    return KernelRow(**copied | computed)
+    return _row(
+        KernelRow, main, place=indices[0] + 1, calls=sum(kernel.calls for kernel in members),
+        times=runs.layer_times(indices) if timed else None,
+        of_busy=sum(typical[index] for index in indices) / busy if timed and busy > 0 else None,
+        layers=distinct(kernel.layer for kernel in members),
+        modules=tuple(dict.fromkeys(module for kernel in members for module in kernel.modules)),
+        operators=distinct(kernel.operator for kernel in members),
+        shapes=len(shapes), tensor_cores=members[0].tensor_cores,
+        streams=tuple(sorted({kernel.stream for kernel in members if kernel.stream is not None})),
+    )  # fmt: skip
 
 
 def _account(kernels: Kernels, runs: Runs, busy: Array, typical: Sequence[float], cost: ProfilingCost) -> GpuAccount:

@@ -289,12 +289,12 @@ def largest_parts(noun: str, parts: Sequence[LargestPart], notes: Sequence[str],
     cases = [part.case for part in parts]
     head, names = distinguish(cases)
     unit = unit_of(cases)
-    largest = Column("name", f"{noun} with it", numeric=False, max_width=40)
-    columns = (Column("call", "call", unit), Column("share", "largest", "share"), largest)
-    lines = [
-        Line(cut_name(bare(name)), (TIME_WRITERS[unit](part.call), share(part.share), part.name))
-        for name, part in list(zip(names, parts, strict=True))[:MOST_CASES]
-    ]
+    columns = (
+        Column("call", "call", unit, write=TIME_WRITERS[unit]), Column("share", "largest", "share", write=share),
+        Column("name", f"{noun} with it", write=str, numeric=False, max_width=40),
+    )  # fmt: skip
+    shown = list(zip(names, parts, strict=True))[:MOST_CASES]
+    lines = [Line.from_row(cut_name(bare(name)), columns, part) for name, part in shown]
     if len(parts) > MOST_CASES:
         lines.append(Line(f"{len(parts) - MOST_CASES:,} more: --format csv", ("", "", ""), style="dim"))
     waiting = sum(part.waits for part in parts)
