@@ -207,7 +207,7 @@ class LoadPlan:
 
     def job_fields(self, **fields: Any) -> dict[str, Any]:
         """Return fields of a job on the case, with those by which it finds the exported model."""
-        return {"known": self.model_facts, "exported": str(self.exported or ""), **fields}
+        return {"exported_model": self.model_facts, "exported": str(self.exported or ""), **fields}
 
     @property
     def model_facts(self) -> ModelFacts | None:
