@@ -177,7 +177,7 @@ def timed_points(trials: Sequence[Trial], objective: Objective, points: Points) 
     ]
 
 
-def measured_candidates(
+def all_candidates(
     trials: Sequence[Trial],
     limits: Sequence[Constraint],
     best: Case | None,
@@ -216,7 +216,7 @@ def _rejection(record: Record, limits: Sequence[Constraint]) -> str:
     return next((violation.sentence for violation in violations(record, limits)), "")
 
 
-def winner_effects(trials: Sequence[Trial], objective: Objective, best: Point, points: Points) -> tuple[Effect, ...]:
+def effects(trials: Sequence[Trial], objective: Objective, best: Point, points: Points) -> tuple[Effect, ...]:
     """Return the effects of the settings of the best, and of others that could be added to it, by all rounds."""
     names = {setting.partition("=")[0] for setting in best.settings}
     seconds: dict[Point, list[float]] = {}  # of builds, without the export, which all share, and without cached builds
@@ -224,23 +224,21 @@ def winner_effects(trials: Sequence[Trial], objective: Objective, best: Point, p
         builds = [phase.seconds for phase in record.phases if phase.name == "build" and phase.note != "cached"]
         if builds:
             seconds.setdefault(points[record.case.digest], []).append(sum(builds))
+    mean_seconds = {point: fmean(builds) for point, builds in seconds.items() if point.family == best.family}
     results = []
     for setting, effect in setting_effects(timed_points(trials, objective, points), best).items():
         chosen = setting in best.settings
         if chosen or setting.partition("=")[0] not in names:  # no other value of a knob that the best has set
             speedup, low, high = effect or (None, None, None)
-            longer = _longer_build(seconds, best.family, setting)
+            longer = _longer_build(mean_seconds, setting)
             results.append(Effect(setting=setting, speedup=speedup, low=low, high=high, build=longer, chosen=chosen))
     return tuple(results)
 
 
-def _longer_build(seconds: Mapping[Point, list[float]], family: str, setting: str) -> float | None:
-    """Return how many seconds longer a build of a family takes with a setting."""
-    differences = []
-    for point in seconds:
-        without = Point(family, point.settings - {setting})
-        if point.family == family and setting in point.settings and without in seconds:
-            differences.append(fmean(seconds[point]) - fmean(seconds[without]))
+def _longer_build(seconds: Mapping[Point, float], setting: str) -> float | None:
+    """Return how many seconds longer a build takes with a setting, by points of one family."""
+    pairs = [(point, Point(point.family, point.settings - {setting})) for point in seconds if setting in point.settings]
+    differences = [seconds[point] - seconds[without] for point, without in pairs if without in seconds]
     return fmean(differences) if differences else None
 
 
@@ -251,14 +249,9 @@ def setting_effects(observations: Sequence[Observation], point: Point) -> dict[s
     ``point``, the family's plus the effect of each setting there. The intervals of all settings that were measured in
     the family hold at once (Bonferroni), as a winner has the settings that looked best.
     """
-    places: dict[Hashable, int] = {}
-    columns = [
-        [places.setdefault(term, len(places)) for term in _terms(observation, point.family)]
-        for observation in observations
-    ]
-    design = np.zeros((len(observations), len(places)))
-    for row, column in enumerate(columns):
-        design[row, column] = 1.0
+    terms = [_terms(observation, point.family) for observation in observations]
+    columns = list(dict.fromkeys(term for row in terms for term in row))
+    design = np.array([[term in row for term in columns] for row in terms], dtype=np.float64)
     logs, inverse = np.array([observation.log for observation in observations]), np.linalg.pinv(design)
     rest = logs - design @ (inverse @ logs)
     freedom = len(observations) - int(np.linalg.matrix_rank(design))
@@ -266,8 +259,8 @@ def setting_effects(observations: Sequence[Observation], point: Point) -> dict[s
     measured = {name for other in points if other.family == point.family for name in other.settings}
     effects: dict[str, Speedup | None] = dict.fromkeys(sorted(point.settings | measured))
     for name in effects.keys() & measured if freedom > 0 else ():
-        contrast = np.zeros(len(places))
-        contrast[places["setting", name]] = -1.0
+        contrast = np.zeros(len(columns))
+        contrast[columns.index(("setting", name))] = -1.0
         weights = contrast @ inverse  # of the measurements
         if not np.allclose(weights @ design, contrast, atol=1e-6):  # it never differed without another setting
             continue

@@ -456,11 +456,10 @@ def _tuning_spec(
         ("accuracy_said", "accuracy"), ("memory_said", "memory (MiB)"), ("came", "what came of it"),
     )  # fmt: skip
     panels = [scatter_panel(values, across, axis, theme, (width, TUNING_HEIGHT), tooltip, colours) for axis in up]
-    answer = tuning_answer(tuned, finals_rows(tuned))[0]
-    row = finals_rows(tuned)[0]
+    finals = finals_rows(tuned)
     tried = f"{len(facts):,} of {plural(tuned.size, 'candidate')} tried"
-    about = " · ".join([row.inputs_without(()), row.device_name, tried, "dashed: nothing is better in both"])
-    heading = answer_title(_model_name(tuned), answer, about, CHART_WIDTH)
+    about = [finals[0].inputs_without(()), finals[0].device_name, tried, "dashed: nothing is better in both"]
+    heading = answer_title(_model_name(tuned), tuning_answer(tuned, finals)[0], " · ".join(about), CHART_WIDTH)
     return vega_document(stack_charts(panels, across=True, spacing=BETWEEN, title=heading), theme)
 
 
@@ -539,9 +538,8 @@ def study_answer(study: Study) -> str:
 
 def _fastest_value(study: Study) -> StudiedValue | None:
     """Return the fastest value that beats the default."""
-    faster = [(value, value.comparison) for value in study.values if value.verdict == "FASTER"]
-    best = max(faster, key=lambda pair: (pair[1] and pair[1].speedup) or 0.0, default=None)
-    return best[0] if best else None
+    faster = [value for value in study.values if value.verdict == "FASTER"]
+    return max(faster, key=lambda value: (value.comparison and value.comparison.speedup) or 0.0, default=None)
 
 
 def _study_rows(study: Study) -> list[Row]:

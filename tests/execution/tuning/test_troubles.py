@@ -12,43 +12,47 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from inferlens.execution.protocol import Observer
+from inferlens.execution import child
+from inferlens.execution.child import launch as launch_process
+from inferlens.execution.protocol import CaseJob
 from inferlens.execution.scheduler import Scheduler
 from inferlens.execution.tuning import tune as tuning
-from inferlens.execution.tuning.space import search_selection
-from inferlens.execution.tuning.tune import TuningRequest
-from inferlens.execution.tuning.tune import tune as run_tune
-from inferlens.spec.objective import Objective
-from inferlens.spec.plan import Plan
+from tests import commands
+from tests.execution.tuning import test_tune
 
 STATUSES = {"segfault": "crashed", "exit": "crashed", "hang": "timed out"}
 
 
-def tune(folder, only, knobs="", **words):
+def tune(folder, only, knobs=""):
     file = folder / "space.toml"
     file.write_text(f"[knobs.fake]\n{knobs}\n")
-    own = {"model": "fake:demo", "backend": "fake", "warmup": 2, "output": str(folder / "results")}
-    plan = Plan.from_words({**own, **words})
-    request = TuningRequest(plan=plan, objective=Objective.parse("latency"), budget=3600.0)
-    (tuned,) = run_tune(request, search_selection(file, only=("fake:steady", "fp32", *only)), Observer())
-    return tuned
+    return test_tune.tune(folder / "results", space=file, only=("fake:steady", "fp32", *only), backend="fake")
 
 
 def records(tuned):
     return [record for trial in tuned.trials for record in trial.records]
 
 
-@pytest.mark.usefixtures("without_torch")
-def test_in_processes_of_their_own(tmp_path, monkeypatch):
-    """The one that hangs does so for as long as the others of its family make one wait for, not until the deadline."""
-    monkeypatch.setattr(tuning, "LEAST_PATIENCE", 2.0)  # on a busy machine a process starts in seconds
+@pytest.mark.usefixtures("without_torch", "one_process")
+def test_candidates_that_crash_or_hang_are_out_and_take_no_other_along(tmp_path, monkeypatch):
+    """The one that hangs does so for as long as the others of its family make one wait for, not until the deadline.
+
+    Only these have processes of their own.
+    """
+
+    def launch(task, job, *words, **options):
+        troubled = isinstance(job, CaseJob) and "trouble" in job.case.options
+        return (launch_process if troubled else commands.launch)(task, job, *words, **options)
+
+    monkeypatch.setattr(child, "launch", launch)
+    monkeypatch.setattr(tuning, "LEAST_PATIENCE", 3.0)  # on a busy machine a process starts in seconds
     tuned = tune(tmp_path, ("knob_a", "trouble"), f"knob_a = [1]\ntrouble = {[*STATUSES]}")
     assert tuned.best.options == {"knob_a": 1}
     found = [each for each in records(tuned) if "trouble" in each.case.options]
     assert {each.case.options["trouble"]: each.status for each in found} == STATUSES
     assert len(found) == len(STATUSES), "each once"
     (told,) = (match[1] for each in found if (match := re.search(r"not done after ([0-9.]+) s", each.reason)))
-    assert 2.0 < float(told) < 9.0
+    assert 3.0 < float(told) < 9.0
     assert all(record.ranked for record in records(tuned) if "trouble" not in record.case.options)
 
 

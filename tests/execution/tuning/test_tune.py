@@ -35,13 +35,13 @@ pytestmark = pytest.mark.usefixtures("one_process")
 KNOB_A, A_1 = ("fake:steady", "fp32", "fake.knob_a"), {"knob_a": 1}
 
 
-def tune(folder, observer=None, budget=3600.0, **words):
+def tune(folder, observer=None, budget=3600.0, space=None, **words):
     limits = words.pop("limits", ())
     objective = Objective.parse(words.pop("objective", "latency"))
     only = words.pop("only", ("fake:steady", "fake:fast", "fp32"))
     plan = Plan.from_words({"model": "fake:demo", "warmup": 2, "output": str(folder), **words})
     request = TuningRequest(plan=plan, objective=objective, constraints=Constraint.parse_all(limits), budget=budget)
-    (tuned,) = run_tune(request, search_selection(only=only), observer or Observer())
+    (tuned,) = run_tune(request, search_selection(space, only), observer or Observer())
     return tuned
 
 

@@ -30,15 +30,7 @@ from msgspec.structs import replace
 
 from inferlens.analysis.measures import includes_export, measure_value, violations
 from inferlens.analysis.race import FinalsAim, Race, RaceAnswer
-from inferlens.analysis.tuning import (
-    REPORT,
-    Trial,
-    TuningReport,
-    measured_candidates,
-    save_tuning,
-    timed_points,
-    winner_effects,
-)
+from inferlens.analysis.tuning import REPORT, Trial, TuningReport, all_candidates, effects, save_tuning, timed_points
 from inferlens.backends import BACKENDS, importable_backends
 from inferlens.backends.base import THREADS
 from inferlens.errors import InferlensError, check_choice
@@ -189,9 +181,8 @@ class Tuner:
         self.measures = self.request.measures
         self.on_gpu = self.space.families[0].case.device != "cpu"
         budget = budget_for(self.request.plan.budget, self.measures, SERIES_ON_GPU if self.on_gpu else SERIES)
-        kernels = budget.mode == "latency"
         self.options = MeasureOptions(
-            budget, only_right=True, kernels=kernels, accuracy_in_all=True, patience=self._patience
+            budget, only_right=True, kernels=budget.mode == "latency", accuracy_in_all=True, patience=self._patience
         )
         self.in_turns = "energy" not in self.measures and not (self.on_gpu and "memory" in self.measures)
         self.seconds = seconds_by((), self.scheduler.plan)
@@ -338,7 +329,7 @@ class Tuner:
         objective, limits = self.request.objective, self.request.constraints
         searched = timed_points([trial for trial in trials if not trial.final], objective, points)
         compared = speedups(searched, points[case.digest]) if case and searched else {}
-        candidates = measured_candidates(trials, limits, case, points, compared)
+        candidates = all_candidates(trials, limits, case, points, compared)
         return TuningReport(
             objective=objective,
             constraints=limits,
@@ -346,7 +337,7 @@ class Tuner:
             answer=answer,
             best=case,
             candidates=candidates,
-            effects=winner_effects(trials, objective, points[case.digest], points) if case else (),
+            effects=effects(trials, objective, points[case.digest], points) if case else (),
             size=size(self.space),
             skipped=(*unreached(self.space, trials), *skipped(self.space, self.selection, self.request.plan)),
             complete=complete,
@@ -589,15 +580,11 @@ def study(request: StudyRequest, observer: Observer) -> Study:
         policy = OptionSweep(base=default_entrant, values=value_by_id, knob=request.knob, log=log, earlier=earlier)
         race = RaceEngine(scheduler, entrants, begin + request.budget, policy).run()
         comparisons = policy.comparisons(race)
-    studied = [
-        StudiedValue(
-            value=value_by_id[entrant.id],
-            is_default=entrant is policy.base,
-            records=tuple(entrant.records),
-            comparison=comparisons.get(entrant.id),
-        )
-        for entrant in entrants
-    ]
+    studied = []
+    for value, entrant in zip(values, entrants, strict=True):
+        records, comparison = tuple(entrant.records), comparisons.get(entrant.id)
+        is_default = entrant is policy.base
+        studied.append(StudiedValue(value=value, is_default=is_default, records=records, comparison=comparison))
     seconds = time.monotonic() - begin
     return Study(request=request, values=tuple(studied), threshold=race.threshold, seconds=seconds)
 
