@@ -418,6 +418,7 @@ def _names(knobs: Mapping[str, Sequence[Knob]]) -> Names:
 
 
 def _meanings(words: Sequence[str], names: Names, kinds: Sequence[Kind]) -> dict[Kind, frozenset[str]]:
+    """Return what words mean together, by kind. Raises InferlensError for a word that means none of ``kinds``."""
     choices = [name for name, (kind, _) in names.items() if kind in kinds]
     meanings: dict[Kind, frozenset[str]] = {}
     for word in words:
