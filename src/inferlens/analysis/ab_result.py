@@ -8,7 +8,9 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
+
+from msgspec.structs import replace
 
 from inferlens.analysis import notes
 from inferlens.analysis.comparison import (
@@ -31,7 +33,7 @@ from inferlens.analysis.samples import CaseRuns
 from inferlens.errors import InferlensError
 from inferlens.record.display import Struct
 from inferlens.record.record import Agreement, Metric, Record
-from inferlens.spec.case import AXES, Case, shown_together
+from inferlens.spec.case import Case, distinguish, shown_together
 from inferlens.spec.objective import MEASURES
 from inferlens.stats.intervals import Interval, ends
 from inferlens.stats.race_rule import LEAST_VERDICT_ROUNDS, MOST_VERDICT_ROUNDS
@@ -215,28 +217,17 @@ class ABResult(Struct, frozen=True, kw_only=True):
 def distinguish_cases(cases: Sequence[Case], revisions: Sequence[str]) -> tuple[str, tuple[str, str]]:
     """Return the description that two cases share, and the descriptions that tell them apart."""
     short = len({case.model for case in cases}) == len({case.model.partition(":")[2] for case in cases})
-    descriptions: list[dict[str, Any]] = [
-        {
-            "model": case.model.partition(":")[2] if short else case.model,
-            "checkout": f"{case.checkout} ({revision})" if revision else case.checkout,
-            "backend": case.backend_label,
-            **{axis.name: " ".join(axis.words(case)) for axis in AXES},
-            "inputs": ", ".join(map(str, case.inputs)),
-            "weights": f"weights={case.weights}" if case.weights else "",
-            "seed": f"seed={case.seed}" if case.seed else "",
-            **{f"{case.backend}.{name}": f"{name}={value}".lower() for name, value in case.options.items()},
-        }
-        for case, revision in zip(shown_together(cases), revisions, strict=True)
-    ]
-    first, second = descriptions
-    common = [name for name in first if first[name] == second.get(name)]
-
-    def join_rest(description: dict[str, Any]) -> str:
-        return " ".join(description[name] for name in description if name not in common and description[name])
-
-    if not all(map(join_rest, descriptions)):  # they differ in an option that one has by default
-        common.remove("backend")
-    return " · ".join(first[name] for name in common if first[name]), (join_rest(first), join_rest(second))
+    words = []
+    for case, revision in zip(shown_together(cases), revisions, strict=True):
+        model = case.model.partition(":")[2] if short else case.model
+        checkout = f"{case.checkout} ({revision})" if revision else case.checkout
+        words.append([model, *filter(None, [checkout]), *replace(case, checkout="").identity_words()])
+    shared, (first, second) = distinguish(words)
+    if not (first and second):  # they differ in an option that one has by default
+        backend = cases[0].backend_label
+        shared.remove(backend)
+        first, second = f"{backend} {first}".strip(), f"{backend} {second}".strip()
+    return " · ".join(shared), (first, second)
 
 
 def ab_notes(a: Sequence[Record], b: Sequence[Record]) -> tuple[str, ...]:

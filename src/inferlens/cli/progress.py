@@ -25,7 +25,7 @@ from inferlens.analysis.samples import latencies, steady_samples
 from inferlens.errors import one_line, printable
 from inferlens.execution.protocol import Observer, PlannedCase
 from inferlens.record.record import IN_TURNS, PhaseName, Record
-from inferlens.spec.case import AXES, Case, short_name, shown_together
+from inferlens.spec.case import AXES, Case, case_names, short_name
 from inferlens.stats.samples import median
 from inferlens.views.table import cut_end
 
@@ -155,8 +155,7 @@ class Bar(Observer):
         cases = [planned.case for planned in self._cases]
         model = [short_name(case.model)] if len({case.model for case in cases}) > 1 else []
         shared = [axis.name for axis in AXES if len({getattr(case, axis.name) for case in cases}) < 2]
-        shared += [name for name in case.sizes if len({case.sizes.get(name) for case in cases}) < 2]
-        return " ".join([*model, *shown_together([case, *cases])[0].words(*shared)])
+        return " ".join([*model, case_names([case, *cases], *shared)[0]])
 
     def _draw(self, what: str, share: float = 0.0) -> None:
         if self._console.is_terminal:

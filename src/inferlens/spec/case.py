@@ -322,6 +322,12 @@ class Case(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
         sizes = (f"{name}={size}" for name, size in self.sizes.items() if name not in unsaid)
         return [word for word in (self.backend_label, *axis_words, *sizes, self.options_label) if word]
 
+    def identity_words(self, *unsaid: str) -> list[str]:
+        """Return the words of a case with its inputs, weights and seed, without the axes in ``unsaid``."""
+        axis_words = (word for axis in AXES if axis.name not in unsaid for word in axis.words(self))
+        hidden = [f"{name}={value}" for name in ("weights", "seed") if (value := getattr(self, name))]
+        return [self.backend_label, *axis_words, *map(str, self.inputs), *hidden, *self.options_label.split()]
+
     @property
     def way(self) -> str:
         """Return the label without batch, sizes and device, and without the precision if it is fp32."""
@@ -389,6 +395,19 @@ def shown_together(cases: Sequence[Case]) -> list[Case]:
     if len({*names.values()}) < len(names):
         return list(cases)
     return [msgspec.structs.replace(case, python=names[case.python]) for case in cases]
+
+
+def case_names(cases: Sequence[Case], *unsaid: str) -> list[str]:
+    """Return the labels of cases without the axes ``unsaid``, and without a batch, device and sizes that all share."""
+    values = [{"batch": case.batch, "device": case.device, **case.sizes} for case in cases]
+    shared = [name for name in values[0] if len({value.get(name) for value in values}) == 1] if values else []
+    return [" ".join(case.words(*unsaid, *shared)) for case in shown_together(cases)]
+
+
+def distinguish(words: Sequence[Sequence[str]]) -> tuple[list[str], list[str]]:
+    """Return the words that all cases share, and the other words of each case as its label."""
+    shared = [word for word in words[0] if all(word in others for others in words)]
+    return shared, [" ".join(word for word in case_words if word not in shared) for case_words in words]
 
 
 class Budget(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):

@@ -33,7 +33,7 @@ from inferlens.errors import InferlensError, MissingLibrary, check_choice
 from inferlens.record.display import fields_by_key
 from inferlens.record.record import Record
 from inferlens.spec import plan
-from inferlens.spec.case import Case, shown_together
+from inferlens.spec.case import Case, case_names
 from inferlens.stats.intervals import ends
 from inferlens.units import ABSENT, change, change_spread, listing, milliseconds, percent, plural, significant
 from inferlens.views.chart import CHART_WIDTH, LETTER, TITLE_LETTER, samples_chart
@@ -200,10 +200,7 @@ def unit(metric: str) -> str:
 
 def distinct_names(cases: Sequence[Case], *, omitted: Sequence[str] = ()) -> list[str]:
     """Return distinct names of one model's cases, without the axes ``omitted``."""
-    shared = {*omitted, *(name for name in ("batch", "device") if len({getattr(case, name) for case in cases}) == 1)}
-    sizes = cases[0].sizes if cases else {}
-    shared |= {name for name in sizes if len({case.sizes.get(name) for case in cases}) == 1}
-    names = [" ".join(case.words(*shared)) for case in shown_together(cases)]
+    names = case_names(cases, *omitted)
     hidden = [(", ".join(map(str, case.inputs)), case.weights or "", f"seed {case.seed}") for case in cases]
     for words in zip(*hidden, strict=True):
         if len(set(words)) > 1:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 from inferlens.errors import InferlensError
 from inferlens.record.builds import Break, Choice, Partition, Segment
 from inferlens.record.record import Warning
-from inferlens.spec.case import Case
+from inferlens.spec.case import Case, distinguish
 from inferlens.spec.plan import bench_words, command
 from inferlens.units import ABSENT, listing, plural
 from inferlens.views.table import Column, Document, Line, Table
@@ -96,15 +96,8 @@ def partition_blocks(results: Sequence[PartitionResult], wide: bool) -> Iterator
 
 def distinguish_cases(cases: Sequence[Case]) -> tuple[list[str], list[str]]:
     """Return the words that all cases share, and a distinct label per case."""
-    case_words = []
-    for case in cases:
-        words = [case.backend_label, case.precision, f"batch {case.batch}" if case.batch else ""]
-        words += [*map(str, case.inputs), f"weights={case.weights}" if case.weights else ""]
-        words += case.options_label.split()
-        case_words.append([word for word in words if word])
-    shared = [word for word in case_words[0] if all(word in words for words in case_words)]
-    labels = [" ".join(word for word in words if word not in shared) or "default" for words in case_words]
-    return shared, labels if len(cases) > 1 else ["the model"]
+    shared, labels = distinguish([case.identity_words("device") for case in cases])
+    return shared, [label or "default" for label in labels] if len(cases) > 1 else ["the model"]
 
 
 def _partition_answer(partitions: Partitions) -> list[str]:

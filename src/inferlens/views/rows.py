@@ -25,7 +25,7 @@ from inferlens.record.display import Struct
 from inferlens.record.record import IN_TURNS, Record, card_name, machine_name
 from inferlens.spec.case import TensorSpec, bare, shown_together, sizes_of, with_batch
 from inferlens.spec.dimensions import with_names
-from inferlens.spec.plan import ab_words, command, label_words, plainness, unknown
+from inferlens.spec.plan import ab_words, command, label_words, reference_rank, unknown
 from inferlens.stats.intervals import ends
 from inferlens.units import duration, moment
 from inferlens.views.table import plain, profile_command
@@ -516,7 +516,7 @@ def _references(rows: Sequence[Row], runs: Mapping[RowKey, CaseRuns], reference:
 
     def place(row: Row, device: str) -> tuple[Any, ...]:
         case = runs[row.id, row.machine].first.case
-        return reference not in (row.label, row.name), *plainness(case, device, usual), len(row.name), row.name
+        return reference_rank(case, row.name, device, usual, reference)
 
     devices = {row.device for row in rows} if eligible else ()
     return {device: min(eligible, key=partial(place, device=device)) for device in devices}

@@ -15,8 +15,8 @@ from inferlens.analysis.work import precisions
 from inferlens.record.profile import Level, Profile, Tensor
 from inferlens.record.record import Record, machine_name
 from inferlens.record.store import LoadedProfiles, latest_profiles
-from inferlens.spec.case import QUANTIZED, bare, shown_together
-from inferlens.spec.plan import label_words, plainness
+from inferlens.spec.case import QUANTIZED, bare, case_names
+from inferlens.spec.plan import label_words, reference_rank
 from inferlens.units import ABSENT, listing, microseconds, milliseconds, percent, plural, ratio
 from inferlens.views.table import Column, Document, Line, Table, cut_middle, plain, share
 
@@ -142,7 +142,7 @@ def reference_first(group: Sequence[ProfiledCase], reference: str | None) -> lis
 
     def place(profiled: ProfiledCase) -> tuple[object, ...]:
         case = profiled.profile.case
-        return reference not in (profiled.name, case.label), *plainness(case, case.device, usual)
+        return reference_rank(case, profiled.name, case.device, usual, reference)
 
     first = min([case for case in group if reference and case.matches(reference)] or eligible, key=place)
     return [first, *(case for case in group if case is not first)]
@@ -150,15 +150,11 @@ def reference_first(group: Sequence[ProfiledCase], reference: str | None) -> lis
 
 def name_cases(group: Sequence[ProfiledCase]) -> list[ProfiledCase]:
     """Name cases by what they do not share, mark kernels beside layers, and number equal names."""
-    profiles = [case.profile for case in group]
-    one_device = len({profile.case.device for profile in profiles}) == 1
-    omitted = ["batch", *profiles[0].case.sizes, *["device"] * one_device]
-    with_level = len({profile.level for profile in profiles}) > 1
+    with_level = len({case.profile.level for case in group}) > 1
     counts: Counter[str] = Counter()
     named = []
-    for case, shown in zip(group, shown_together([profile.case for profile in profiles]), strict=True):
-        marks = ["kernels"] * (with_level and case.profile.level == "kernel")
-        name = plain(" ".join([*shown.words(*omitted), *marks]))
+    for case, label in zip(group, case_names([case.profile.case for case in group]), strict=True):
+        name = plain(label + " kernels" * (with_level and case.profile.level == "kernel"))
         counts[name] += 1
         named.append(replace(case, name=f"{name} ({counts[name]})" if counts[name] > 1 else name))
     return named
