@@ -22,7 +22,7 @@ from inferlens.units import duration, percent, plural
 from inferlens.views.picture import FONT, PALETTE, THEMES
 from inferlens.views.renderers import json_text
 from inferlens.views.renderers.html import picture_page
-from inferlens.views.table import Picture, cut_middle, plain
+from inferlens.views.table import Picture, cut_end, cut_middle, plain
 
 # The fill is the time, the band at the left the precision, and both are text, too. Times range from white to dark red
 # (C. Brewer's OrRd): falling lightness keeps the order in grey and for colour-blind people.
@@ -73,8 +73,7 @@ def ink(fill: str) -> str:
 
 def clean_name(text: str) -> str:
     """Return a name on one line without characters that XML forbids, cut to a readable length."""
-    name = plain(text[: LONGEST + 1])
-    return f"{name[: LONGEST - 1]}…" if len(text) > LONGEST else name
+    return cut_end(plain(text[: LONGEST + 1]), LONGEST)
 
 
 def _header(graphs: Sequence[Graph], title: str, highest: float) -> Iterator[str]:
