@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from msgspec.structs import replace
 
 from inferlens import load_records
 from inferlens.backends import BACKENDS
@@ -14,6 +15,7 @@ from inferlens.cli import bench
 from inferlens.cli.backends import missing
 from inferlens.cli.bench import skipped_ways
 from inferlens.execution import remote
+from inferlens.execution.cases import cases_of
 from inferlens.record.record import Record
 from inferlens.spec.plan import Plan
 from tests.commands import inferlens, output_of, refusal_of, started
@@ -102,30 +104,26 @@ def test_a_closed_pipe_is_no_error(tmp_path):
 
 
 def test_one_option_with_several_values_is_compared_with_its_default(tmp_path):
-    sweep = ("bench", "fake:demo", "-b", "fake", "--option", "fake.knob_a=1,2")
-    done = inferlens(*sweep, "-o", "sweep.csv", cwd=tmp_path)
+    sweep = ("bench", "fake:demo", "-b", "fake", "--option", "fake.knob_a=0,1,2")
+    done = inferlens(*sweep, "-o", "sweep.svg", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "round 3: knob_a=1 1.25x the default" in done.stderr
-    assert done.stdout.splitlines()[2] == "knob_a=1 is 1.25x its default (1.18 to 1.33)."
-    assert "The records: inferlens show results/demo" in done.stdout
-    names, *lines = ((tmp_path / "sweep.csv").read_text()).splitlines()
-    assert names.startswith("value,")
-    assert [line.partition(",")[0] for line in lines] == ["0", "1", "2"]
-    done = inferlens(*sweep, "--json", "-o", "sweep.svg", cwd=tmp_path)
-    data = json.loads(done.stdout)
-    assert (data["knob"], data["default"]) == ("fake.knob_a", 0)
-    assert [value["verdict"] for value in data["values"]] == [None, "FASTER", "FASTER"]
-    assert data["values"][1]["row"]["speedup"] == pytest.approx(1.25)
-    assert "knob_a=1 is 1.25x its default" in (tmp_path / "sweep.svg").read_text()
+    assert "FASTEST fake:steady knob_a=1 3.20 ms 1.25x fake:steady" in done.stdout
+    assert ">default</text>" in (tmp_path / "sweep.svg").read_text(), "the curve begins with the default"
+    done = inferlens(*sweep, "--json", cwd=tmp_path)
+    rows = json.loads(done.stdout)["rows"]
+    assert [(row["options"], row["is_reference"]) for row in rows] == [
+        ("knob_a=1", False), ("knob_a=2", False), ("", True)
+    ]  # fmt: skip
 
 
-def test_a_sweep_whose_default_does_not_run_is_a_message(tmp_path):
-    options = ("--option", "fake.knob_a=1,2", "--option", "fake.trouble=raise")
-    done = inferlens("bench", "fake:demo", "-b", "fake", *options, cwd=tmp_path)
-    assert (done.returncode, "No value of knob_a can be compared with its default" in done.stdout + done.stderr) == (
-        1,
-        True,
-    )
+@pytest.mark.parametrize(("options", "count"), [
+    ({"fake.knob_a": "1,2"}, 3), ({"fake.knob_a": "0,1"}, 2), ({"fake.knob_a": "1"}, 1),
+    ({"fake.knob_a": "1,2", "fake.knob_c": "1"}, 3), ({"fake.knob_a": "1,2", "fake.knob_c": "1,2"}, 4),
+])  # fmt: skip
+def test_the_default_is_added_to_the_values_of_one_option(options, count):
+    plan = Plan.from_words({"model": "fake:demo", "backend": "fake", "option": options})
+    assert len(cases_of(replace(plan, recommended=True))) == count
+    assert len(cases_of(plan)) == count - (count == 3), "other commands measure what they are given"
 
 
 # Tuning

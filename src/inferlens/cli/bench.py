@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +16,10 @@ from inferlens.views.table import Column, Document, Line, Table
 
 if TYPE_CHECKING:
     from inferlens.execution.commands import Fleet
-    from inferlens.execution.tuning.tune import StudyRequest
     from inferlens.record.record import Record
     from inferlens.spec.plan import Plan
 
 CHART_ENDINGS = {".svg": "svg", ".png": "png"}
-SWEEP_SECONDS = 600.0
 MOST_LISTED = 16  # cases of --dry-run, so that all of it fits on a screen
 INTERRUPTED = "Interrupted; the same command goes on from here."
 MOST_ANSWERS = 16  # lines of a plan with machines
@@ -47,8 +44,8 @@ def bench(
     Values with commas are combined into cases. Each case is measured once, in its own process. Those that may be the
     fastest are then measured in rounds, in turns, until one has won. Records are written to results/MODEL/ at once.
 
-    If only one option of one backend, or --threads, has several values, each value is compared with the default;
-    -o FILE.svg draws the curve. If a plan file has a table of machines, its models are measured on all of them.
+    If one option of a backend has several values, its default is measured, too. -o FILE.svg draws a chart, for the
+    values of one option a curve. If a plan file has a table of machines, its models are measured on all of them.
     """
     options.set_ranges(nvtx)
     shown: dict[str, Any] = {"wide": wide, "columns": columns, "bars": bars, "file": file}
@@ -58,13 +55,16 @@ def bench(
         return screen.document(listed_machines(fleet)) if dry_run else measure_machines(fleet)
     plan = read_plan(model, words)
     screen.check(format, columns)  # refused before hours of measuring
-    sweep = None if dry_run else sweep_of(plan)
-    written = screen.format_of("table", file, CHART_ENDINGS if sweep else None)
+    written = screen.format_of("table", file, None if dry_run else CHART_ENDINGS)
     if dry_run:
         return screen.document(listed_cases(plan), "json" if format == "json" else "table", file=file)
-    if sweep:
-        return measure_sweep(sweep, format, written if written in CHART_ENDINGS.values() else "", shown)
-    return show_results(plan, *measure_plan(plan), format, top=top, **shown)
+    records, interrupted = measure_plan(plan)
+    if file is None or written not in CHART_ENDINGS.values():
+        return show_results(plan, records, interrupted, format, top=top, **shown)
+    show_results(plan, records, interrupted, format, top=top, **{**shown, "file": None})
+    from inferlens.views.chart import Chart
+
+    return screen.save(file, Chart(reference=plan.reference or None, format=written).render(records))
 
 
 def measure_plan(plan: Plan) -> tuple[list[Record], bool]:
@@ -78,16 +78,6 @@ def measure_plan(plan: Plan) -> tuple[list[Record], bool]:
         except KeyboardInterrupt:
             return bar.records, True
     return bar.records, False
-
-
-@contextmanager
-def resumable() -> Iterator[None]:
-    """End an interrupted command with a note that it can go on."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        screen.note(INTERRUPTED)
-        raise typer.Exit(130) from None
 
 
 def show_results(plan: Plan, records: Sequence[Record], interrupted: bool, format: str, **how: Any) -> None:
@@ -154,49 +144,6 @@ def listed_cases(plan: Plan) -> Document:
     total = f"{units.plural(len(cases), 'case')}, {runnable} of them can run: {units.about(whole)}{rounds}."
     table = Table("", "case", columns, lines[:MOST_LISTED], notes=notes)
     return Document(lambda: [table, total], data=lambda: data)
-
-
-def sweep_of(plan: Plan) -> StudyRequest | None:
-    """Return the sweep that a plan asks for: several values of one option or of the threads of a single case."""
-    from msgspec.structs import replace
-
-    from inferlens.execution.tuning.tune import study_request
-    from inferlens.spec.case import AXES
-    from inferlens.spec.plan import Where
-
-    swept = {name: values for name, values in plan.option.items() if len(values) > 1}
-    axes = {axis.name for axis in AXES if not axis.flag and len(getattr(plan, axis.name)) > 1}
-    varied = [plan.model, plan.input, plan.dim]
-    single = len(plan.backend) == 1 and "all" not in plan.backend[0] and all(len(values) == 1 for values in varied)
-    if not single or plan.repeats or plan.where != Where() or len(swept) + len(axes) != 1 or axes - {"threads"}:
-        return None
-    backend = plan.backend[0].partition(":")[0]
-    name, values = next(iter(swept.items()), (f"{backend}.threads", plan.threads))
-    if name.rpartition(".")[0] not in ("", backend):
-        return None
-    other_options = {option: texts for option, texts in plan.option.items() if option != name}
-    mode = "throughput" if plan.budget.mode == "throughput" else "latency"
-    threads, budget = () if axes else plan.threads, replace(plan.budget, mode=mode)
-    plan = replace(plan, option=other_options, threads=threads, budget=budget)
-    return study_request(plan, f"{name}={','.join(map(str, values))}", plan.budget.within or SWEEP_SECONDS)
-
-
-def measure_sweep(request: StudyRequest, format: str, chart: str, shown: Mapping[str, Any]) -> None:
-    """Compare each value with the default, and show the table, or write the curve to the file as a chart."""
-    from inferlens.cli.progress import Bar
-    from inferlens.execution.tuning.tune import study
-    from inferlens.record.store import safe_name
-    from inferlens.views.tuning import study_document, study_picture
-
-    with resumable(), Bar(screen.errors()) as bar:
-        sweep = study(request, bar)
-    folder = Path(request.plan.output) / safe_name(sweep.values[0].records[0].model.name)
-    file = shown["file"]
-    screen.document(study_document(sweep, str(folder)), format, **{**shown, "file": None if chart else file})
-    if chart:
-        screen.save(file, study_picture(sweep, chart))
-    if not any(record.status == "ok" for value in sweep.values for record in value.records):
-        raise typer.Exit(1)
 
 
 def fleet_of(model: Sequence[str]) -> Fleet | None:

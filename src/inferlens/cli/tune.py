@@ -10,7 +10,7 @@ import typer
 
 from inferlens import units
 from inferlens.cli import options, screen
-from inferlens.cli.bench import resumable
+from inferlens.cli.bench import INTERRUPTED
 from inferlens.errors import check_choice
 from inferlens.spec.commands import own_options
 from inferlens.spec.plan import read_plan
@@ -46,8 +46,12 @@ def tune(
     if dry_run:
         screen.document(listed_candidates(request.plan, selection), format, file=file)
         return
-    with resumable(), Bar(screen.errors()) as bar:
-        tunings = run_tune(request, selection, bar)
+    with Bar(screen.errors()) as bar:
+        try:
+            tunings = run_tune(request, selection, bar)
+        except KeyboardInterrupt:
+            screen.note(INTERRUPTED)
+            raise typer.Exit(130) from None
     screen.document(tunings_document(tunings), format, file=file)
     if not any(tuning.best for tuning in tunings):
         raise typer.Exit(1)

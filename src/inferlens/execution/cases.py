@@ -32,7 +32,7 @@ from inferlens.models.model import InputsAtBatch, ModelInfo
 from inferlens.models.resolve import feeds
 from inferlens.record.record import IN_TURNS, Environment, Record
 from inferlens.record.store import load_records, safe_name
-from inferlens.spec.case import AXES, FLAGS, MAX_TIME, QUANTIZED, Axis, Case, split_label
+from inferlens.spec.case import AXES, FLAGS, MAX_TIME, QUANTIZED, Axis, Case, Option, split_label
 from inferlens.spec.plan import Plan, refuse_unknown
 from inferlens.stats.samples import median
 from inferlens.units import listing
@@ -152,10 +152,25 @@ def _cases(
                 if plan.recommended and variant is None and not option_axes:
                     yield from list(_recommended(case, model, ability)) or [(case, "")]
                     continue
-                for values in itertools.product(*option_axes.values()):
-                    options = dict(zip(option_axes, values, strict=True))
-                    parsed = backend.parse_options(replace(case, options=options))  # with the types of the backend
-                    yield replace(case, options={name: getattr(parsed, name) for name in options}), ""
+                yield from ((replace(case, options=options), "") for options in _option_sets(case, option_axes, plan))
+
+
+def _option_sets(case: Case, axes: Mapping[str, Sequence[Any]], plan: Plan) -> Iterator[dict[str, Option]]:
+    """Yield every combination of the values of options, with the types of the backend.
+
+    If one option of a plan with recommended ways has several values, its default is the first of them.
+    """
+    backend = BACKENDS.get(case.backend)
+    swept = [name for name, values in axes.items() if len(values) > 1] if plan.recommended else []
+    combinations = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+    if len(swept) == 1:
+        others = {name: values[0] for name, values in axes.items() if name not in swept}
+        combinations.insert(0, others)
+    for words in combinations:
+        parsed = backend.parse_options(replace(case, options=words))
+        options = {name: getattr(parsed, name) for name in words}
+        is_default = len(swept) == 1 and options.get(swept[0]) == getattr(backend.options(), swept[0])
+        yield {name: value for name, value in options.items() if not (is_default and name in swept)}
 
 
 def _options_of(plan: Plan, backend: str) -> dict[str, tuple[Any, ...]]:
@@ -371,16 +386,11 @@ def cases_of(plan: Plan, model: ModelHandle | None = None, *, listed: bool = Fal
 
     Raises InferlensError for every foreseeable error that stops all cases.
     """
-    cases = all_cases(plan, model)
+    cases = [planned for probed in probe_plan(plan, model) for planned in probed.cases()]
     if not listed:
         refuse_if_none_runs(cases)
     refuse_unknown([planned.case for planned in cases], plan.reference)
     return cases
-
-
-def all_cases(plan: Plan, model: ModelHandle | None = None) -> list[PlannedCase]:
-    """Return the cases of ``plan`` by interpreter; a case that cannot run has the reason."""
-    return [planned for probed in probe_plan(plan, model) for planned in probed.cases()]
 
 
 def probe_plan(plan: Plan, model: ModelHandle | None = None) -> list[ProbeResult]:

@@ -2,7 +2,7 @@
 
 A round is a fresh process of every case that takes part. The processes are measured in turns if memory allows it, or
 else one by one (see ``turns``). With enough CPUs some rounds are concurrent: loading and building take the time of one.
-``bench``, ``ab``, the finals of ``tune`` and an option sweep use the same :class:`RaceEngine`; they differ in their
+``bench``, ``ab`` and the finals of ``tune`` use the same :class:`RaceEngine`; they differ in their
 :class:`RacePolicy`, which decides who meets next, when the race ends, and what is logged.
 """
 

@@ -18,7 +18,7 @@ case ran. Everything else is measured. With ``--rerun`` nothing is used.
 
 A worker on another device discards records that were measured elsewhere (``CasesJob.run`` in ``remote``).
 
-A tuning or a study (``tuning/tune.py``) writes its rounds into a :class:`TrialLog` as they end. It reads the log when
+A tuning (``tuning/tune.py``) writes its rounds into a :class:`TrialLog` as they end. It reads the log when
 it begins: the search learns the rounds in it, and the rounds of finals are taken from it in place of measuring.
 """
 
@@ -274,12 +274,12 @@ def _hash_data(path: Path) -> str:
 
 
 class TrialLog:
-    """The rounds of a tuning or a study, written as soon as they are over.
+    """The rounds of a tuning, written as soon as they are over.
 
     Args:
         path: the file of the log. Its first line is ``key`` as JSON; each other line is a round.
         key: what makes rounds comparable: the request, the machine, the libraries, the content of the model's files.
-        budget: seconds. With another budget the rounds go on, but those of a tuning's finals are held again.
+        budget: seconds. With another budget the rounds go on, but those of the finals are held again.
         rerun: whether to begin anew. Then, and if the log has another key, its folder is renamed.
     """
 

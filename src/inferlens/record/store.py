@@ -3,7 +3,7 @@
 A folder is claimed by creating it, so two runs, also two at the same time, never share one: the second run of a case
 gets ``<case>@2``. A record is written whole or not at all. A folder without a record belongs to a run that was cut
 short. In the folder of the model a tuning keeps its rounds in ``<output>/<model>/tuning`` and the winner in
-``<output>/<model>/best``. A study keeps its rounds in ``<output>/<model>/study``.
+``<output>/<model>/best``.
 """
 
 from __future__ import annotations
@@ -44,7 +44,6 @@ from inferlens.units import listing, plural
 RECORD = "record.json"
 PROFILE = "profile-"  # prefix of the files that a profile leaves in a record's folder
 TUNING, BEST = "tuning", "best"  # folders of a tuning: its rounds, and the winner
-STUDY = "study"  # the folder of a study's rounds
 TRIALS = "trials.jsonl"
 LOG = "output.log"
 Paths = str | PathLike[str] | Iterable[str | PathLike[str]]

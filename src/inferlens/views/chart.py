@@ -111,7 +111,7 @@ def has_mark(row: Row) -> bool:
 
 
 def _table_chart(table: Sequence[Row], top: int | None, colours: Mapping[str, str]) -> dict[str, Any]:
-    """Draw one model on one machine: lines over each dimension of several sizes, or else bars."""
+    """Draw one model on one machine: lines over each dimension of several sizes or values of one option, or bars."""
     names = chart_names(table)
     comparisons = group_rows(table, "comparison")
     several = len(comparisons) > 1
@@ -125,7 +125,9 @@ def _table_chart(table: Sequence[Row], top: int | None, colours: Mapping[str, st
     texts = []
     for comparison in group_rows(shown, "comparison"):
         texts += labels(comparison, names)
-        if not sizes:
+        if option := swept_option(comparison):
+            panels.append(_curve(comparison, option))
+        elif not sizes:
             heading = comparison_place(comparison, comparisons) if several else ""
             panels.append(_bars(comparison, names, series, series_colours, heading))
     width = CHART_WIDTH + LETTER * max(map(len, texts))
@@ -135,6 +137,46 @@ def _table_chart(table: Sequence[Row], top: int | None, colours: Mapping[str, st
     subtitle = cut_middle(about, int(width / LETTER))
     # Each panel names its colours itself; sharing them would make one legend of those with and without.
     return stack_charts(panels, own_scales=("color", "shape", "strokeDash"), spacing=30, title=title(answer, subtitle))
+
+
+def swept_option(table: Sequence[Row]) -> str:
+    """Return the option, or ``threads``, whose values are all that differs in a table; empty if other things do."""
+    options = [option_words(row) for row in table]
+    names = {name for words in options for name in words}
+    different = [name for name in sorted(names) if len({words.get(name) for words in options}) > 1]
+    ways = {(row.backend, row.precision, row.form, row.io, row.call_mode, row.in_flight) for row in table}
+    has_reference = any(row.is_reference for row in table)
+    return different[0] if len(ways) == len(different) == 1 and len(table) > 2 and has_reference else ""
+
+
+def option_words(row: Row) -> dict[str, str]:
+    """Return the values of a row's options, and of its threads if they were given, as text."""
+    words = {name: value for name, _, value in (plain(word).partition("=") for word in row.options.split())}
+    return words if row.threads is None else {"threads": str(row.threads), **words}
+
+
+def _curve(rows: Sequence[Row], option: str) -> dict[str, Any]:
+    """Draw the speed-up over the reference with its interval against the values of an option, the default first."""
+    values: list[dict[str, Any]] = [
+        {
+            "value": option_words(row).get(option, "default"), "speedup": row.speedup or 1.0,
+            "low": row.speedup_low or row.speedup or 1.0, "high": row.speedup_high or row.speedup or 1.0,
+        }
+        for row in rows
+        if has_mark(row)
+    ]  # fmt: skip
+    # The default is first, and numbers are in their order.
+    values.sort(key=lambda value: (value["value"] != "default", len(value["value"]), value["value"]))
+    x = field("value:N", sort=None, title=plain(option), axis={"labelAngle": 0})
+    scale = {"zero": False, "nice": True}
+    y = field("speedup:Q", title="speed-up, 95 % interval", scale=scale)
+    interval = {"x": x, "y": field("low:Q", scale=scale), "y2": {"field": "high"}}
+    layers = [
+        marks("rule", interval, strokeWidth=1.5),
+        marks("line", {"x": x, "y": y}, strokeWidth=2, color=PALETTE[0]),
+        marks("point", {"x": x, "y": y}, filled=True, size=60, opacity=1, color=PALETTE[0]),
+    ]
+    return overlay(layers, values, width=CHART_WIDTH, height=260)
 
 
 def chart_names(table: Sequence[Row]) -> dict[str, str]:

@@ -6,7 +6,6 @@ has their speed-up over the winner.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -28,7 +27,6 @@ from inferlens.analysis.tuning import (
 from inferlens.errors import InferlensError
 from inferlens.record.display import fields_by_key
 from inferlens.spec.case import PRECISIONS, short_name
-from inferlens.stats.intervals import ends
 from inferlens.units import (
     ABSENT,
     bare_seconds,
@@ -36,7 +34,6 @@ from inferlens.units import (
     duration,
     error_size,
     mebibytes,
-    percent,
     plural,
     ratio,
     ratio_range,
@@ -55,24 +52,19 @@ from inferlens.views.chart import (
     scatter_panel,
 )
 from inferlens.views.picture import (
-    PALETTE,
     Theme,
     check_picture,
     colours_of,
     draw_chart,
-    field,
-    marks,
-    overlay,
     stack_charts,
-    title,
     vega_document,
 )
-from inferlens.views.records import COLUMNS, headline, records_document, records_table, remark, row_fields, row_values
+from inferlens.views.records import COLUMNS, records_document, records_table, remark
 from inferlens.views.rows import Row, group_rows, rows
 from inferlens.views.table import Column, Document, Line, Screen, Table, cut_middle, plain
 
 if TYPE_CHECKING:
-    from inferlens.execution.tuning.tune import StudiedValue, Study
+    pass
 
 TUNING_SCHEMA = "inferlens.tuning/1"
 TUNINGS_SCHEMA = "inferlens.tunings/1"
@@ -484,142 +476,3 @@ def _candidate_points(
             "came": cut_middle(plain(fact.outcome), 80),
         })  # fmt: skip
     return values
-
-
-# Option sweeps: ``bench --option X=1,5,100``.
-
-STUDY_SCHEMA = "inferlens.study/1"
-STUDY_WIDTH, STUDY_HEIGHT = 640, 280  # pixels of the picture
-STUDY_COLUMNS = (  # of the columns of records
-    "median", "items_per_second", "speedup", "outputs", "build", "host_peak", "device_peak", "remark",
-)  # fmt: skip
-
-
-def study_document(study: Study, where: str) -> Document:
-    shown = _study_rows(study)
-    pairs = list(zip(study.values, shown, strict=True))
-
-    def data() -> dict[str, Any]:
-        values = [
-            {"value": value.value, "is_default": value.is_default, "verdict": value.verdict or None, "row": row}
-            for value, row in pairs
-        ]
-        return {
-            "schema": STUDY_SCHEMA, "knob": study.request.name, "default": study.request.default,
-            "answer": study_answer(study), "threshold": study.threshold,
-            "machine_load": mean_load(row.machine_load for row in shown), "values": values,
-        }  # fmt: skip
-
-    return Document(
-        lambda: [_study_table(study, shown, where)],
-        data,
-        lambda: ({"value": value.value, **row_values(row)} for value, row in pairs),
-        fields=["value", *row_fields(shown)],
-        title=study_answer(study),
-    )
-
-
-def study_answer(study: Study) -> str:
-    """Return the effect of the option in a sentence."""
-    knob = study.request.knob
-    comparisons = {value.text: value.comparison for value in study.values if value.comparison}
-    if not comparisons:
-        return f"No value of {knob} can be compared with its default: too few ran with right outputs."
-    if {comparison.verdict for comparison in comparisons.values()} == {"SAME"}:
-        return f"{knob} makes no difference (within {percent(study.threshold)})."
-    faster = _fastest_value(study)
-    value = faster.text if faster else max(comparisons, key=lambda value: comparisons[value].speedup or 0.0)
-    interval = f" ({ratio_range(*ends(comparisons[value].speedup_interval))})" if comparisons[value].interval else ""
-    undecided = not faster and any(comparison.verdict == "UNDECIDED" for comparison in comparisons.values())
-    more = ": not decided; more with --within." if undecided else "."
-    none = "" if faster or undecided else f"No value of {knob} is faster than its default: "
-    return f"{none}{knob}={value} is {ratio(comparisons[value].speedup)} its default{interval}{more}"
-
-
-def _fastest_value(study: Study) -> StudiedValue | None:
-    """Return the fastest value that beats the default."""
-    faster = [value for value in study.values if value.verdict == "FASTER"]
-    return max(faster, key=lambda value: (value.comparison and value.comparison.speedup) or 0.0, default=None)
-
-
-def _study_rows(study: Study) -> list[Row]:
-    """Return a row per value with its speed-up over the default."""
-    rows_by_folder = {row.folder: row for row in rows([record for value in study.values for record in value.records])}
-    shown = []
-    for value in study.values:
-        row, comparison = rows_by_folder[value.records[0].case.folder], value.comparison
-        speedup = 1.0 if value.is_default else comparison.speedup if comparison else None
-        low, high = ends(comparison.speedup_interval) if comparison else (None, None)
-        row = structs.replace(row, is_reference=value.is_default, speedup=speedup, speedup_low=low, speedup_high=high)
-        shown.append(structs.replace(row, sure=bool(comparison and comparison.interval)))
-    return shown
-
-
-def _study_table(study: Study, shown: Sequence[Row], where: str) -> Table:
-    request = study.request
-    columns = [
-        replace(column, title="vs default", write_row=_speedup_text) if column.key == "speedup" else column
-        for column in COLUMNS.pick(*STUDY_COLUMNS, wide=False)
-    ]
-    best, load = _fastest_value(study), mean_load(row.machine_load for row in shown)
-    lines = []
-    for value, row in zip(study.values, shown, strict=True):
-        style = "dim" if not row.ok else "red" if row.agrees is False else "bold green" if value is best else ""
-        lines.append(Line.from_row(_value_name(value), columns, row, style=style))
-    return Table(
-        headline(shown), request.name.replace(".", " "), columns, lines,
-        answer=[study_answer(study)], fold=True,
-        sentences=[*filter(None, [load.sentence, _use_sentence(study, where)])],
-    )  # fmt: skip
-
-
-def _use_sentence(study: Study, where: str) -> str:
-    """Return the command that uses the fastest value, and the one that shows the records."""
-    request, records = study.request, f"The records: inferlens show {shlex.quote(where)}"
-    value = _fastest_value(study)
-    if value is None:
-        return records
-    name = "--threads " if request.knob == "threads" else f"--option {request.name}="
-    return f"Use it: {name}{plain(value.text)} · {records}"
-
-
-def _value_name(value: StudiedValue) -> str:
-    return plain(f"{value.text} (default)" if value.is_default and value.value is not None else value.text)
-
-
-def _speedup_text(row: Row) -> str:
-    if row.is_reference or row.speedup is None:
-        return ABSENT
-    return ratio(row.speedup) + (f" ({ratio_range(row.speedup_low, row.speedup_high)})" if row.sure else "")
-
-
-def study_picture(study: Study, format: str) -> str | bytes:
-    """Draw the speed-up of each value over the default with its interval.
-
-    Raises:
-        InferlensError: if no value can be compared with the default.
-    """
-    shown = _study_rows(study)
-    values = [
-        {"value": _value_name(value), "speedup": row.speedup,
-         "low": row.speedup_low or 1.0, "high": row.speedup_high or 1.0}
-        for value, row in zip(study.values, shown, strict=True)
-        if value.comparison or value.is_default
-    ]  # fmt: skip
-    if len(values) < 2:
-        raise InferlensError(f"There is nothing to draw. {study_answer(study)}")
-    return draw_chart(lambda theme: _study_chart(values, study, headline(shown), theme), format, study_answer(study))
-
-
-def _study_chart(values: Sequence[dict[str, Any]], study: Study, about: str, theme: Theme) -> dict[str, Any]:
-    x = field("value:N", sort=None, title=study.request.name, axis={"labelAngle": 0})
-    scale = {"zero": False, "nice": True}
-    y = field("speedup:Q", title="speed-up against the default, 95 % interval", scale=scale)
-    interval = {"x": x, "y": field("low:Q", scale=scale), "y2": {"field": "high"}}
-    layers = [
-        marks("rule", interval, strokeWidth=1.5),
-        marks("line", {"x": x, "y": y}, strokeWidth=2, color=PALETTE[0]),
-        marks("point", {"x": x, "y": y}, filled=True, size=60, opacity=1, color=PALETTE[0]),
-    ]
-    heading = title(study_answer(study), about)
-    return vega_document(overlay(layers, values, width=STUDY_WIDTH, height=STUDY_HEIGHT, title=heading), theme)

@@ -8,9 +8,6 @@ Every pair of a model and a batch size is a tuning of its own, with a share of t
 ``OUTPUT/MODEL``, or in it ``batch-8`` or ``batch-1-sequence_length-32`` if the model has several sizes. Unused time of
 a tuning is for the next ones. A round is kept as soon as it is over, and the next one depends on the kept rounds alone,
 so the same command goes on where an earlier one was stopped.
-
-A study is about one option of one way of running a model. Each value is built anew and measured once, by itself. Then
-the values race the default until all have a verdict.
 """
 
 from __future__ import annotations
@@ -19,28 +16,22 @@ import dataclasses
 import math
 import shutil
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median_low
-from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from inferlens.analysis.measures import includes_export, measure_value, violations
-from inferlens.analysis.race import FinalsAim, Race, RaceAnswer
+from inferlens.analysis.race import FinalsAim, RaceAnswer
 from inferlens.analysis.tuning import REPORT, Trial, TuningReport, all_candidates, effects, save_tuning, timed_points
-from inferlens.backends import BACKENDS, importable_backends
-from inferlens.backends.base import THREADS
-from inferlens.errors import InferlensError, check_choice
+from inferlens.errors import InferlensError
 from inferlens.execution.cases import (
     Environments,
     ModelHandle,
-    all_cases,
-    backends_named,
     build_factor,
-    check_words,
     live_files,
     refuse_if_none_runs,
     seconds_by,
@@ -48,7 +39,6 @@ from inferlens.execution.cases import (
 from inferlens.execution.protocol import Observer, PlannedCase
 from inferlens.execution.race import (
     REFERENCE_ROUNDS,
-    BasePolicy,
     Entrant,
     FinalsPolicy,
     RaceEngine,
@@ -56,16 +46,14 @@ from inferlens.execution.race import (
     concurrent_rounds,
     measure_rounds,
 )
-from inferlens.execution.resume import WORK, RunState, TrialLog, clear, content_of, folders_of, place_of
+from inferlens.execution.resume import WORK, TrialLog, clear, content_of, folders_of, place_of
 from inferlens.execution.scheduler import MeasureOptions, Scheduler, fitting_processes, open_scheduler
 from inferlens.execution.tuning.search import LEAST_GROUP, Search, speedups
 from inferlens.execution.tuning.space import (
     SearchSelection,
     SearchSpace,
     advice_that_paid,
-    combined,
     explore,
-    has_changes,
     size,
     skipped,
     unreached,
@@ -73,15 +61,12 @@ from inferlens.execution.tuning.space import (
 from inferlens.measure.monitor import usable_cpus
 from inferlens.models.resolve import files_of
 from inferlens.record.record import MEMORY_APART, RANDOM, Artefact, Record
-from inferlens.record.store import BEST, RECORD, STUDY, TRIALS, TUNING, Store, lock_folder, read_record, safe_name
-from inferlens.spec.case import Budget, Case, Option
+from inferlens.record.store import BEST, RECORD, TRIALS, TUNING, Store, lock_folder, read_record, safe_name
+from inferlens.spec.case import Budget, Case
 from inferlens.spec.objective import Constraint, Objective
-from inferlens.spec.options import count, texts
+from inferlens.spec.options import texts
 from inferlens.spec.plan import Duration, Plan, Texts, Where, as_plan
-from inferlens.stats.comparison import Comparison
-from inferlens.stats.intervals import ends
-from inferlens.stats.race_rule import LEAST_ROUNDS
-from inferlens.units import listing, parse_duration, ratio, ratio_range
+from inferlens.units import parse_duration
 
 TIMED = ("latency", "latency.p95", "latency.p99", "throughput")
 TAIL_SAMPLES = 200  # of a process: a p99 of fewer is hardly more than the longest of them
@@ -456,208 +441,3 @@ def size_folder(part: SearchSpace, parts: Sequence[SearchSpace]) -> str:
     if sum(other.families[0].case.model == case.model for other in parts) == 1:
         return ""
     return safe_name(case.sizes_label.replace(", ", "-").replace(" ", "-"))
-
-
-# A study of one option.
-
-FORM = "OPTION=VALUE,VALUE or BACKEND.OPTION=VALUE,VALUE"
-
-
-class StudyRequest(Struct, frozen=True, kw_only=True):
-    """The request of a study: values of a knob of a backend; ``budget`` is seconds for all of it."""
-
-    plan: Plan
-    backend: str
-    knob: str
-    values: tuple[Option, ...]
-    budget: float = 600.0
-
-    @property
-    def name(self) -> str:
-        """The full name of the knob."""
-        return f"{self.backend}.{self.knob}"
-
-    @property
-    def default(self) -> Option | None:
-        """The default of the knob; ``None``: the library chooses."""
-        return None if self.knob == THREADS else getattr(BACKENDS.get(self.backend).options(), self.knob)
-
-
-class StudiedValue(Struct, frozen=True, kw_only=True):
-    """A value: the records of its case, and the comparison with the default, if both ran right."""
-
-    value: Option | None
-    is_default: bool
-    records: tuple[Record, ...]
-    comparison: Comparison | None = None
-
-    @property
-    def text(self) -> str:
-        """The value as a word of a command."""
-        return written(self.value)
-
-    @property
-    def verdict(self) -> str:
-        """The verdict of the comparison; empty without one."""
-        return self.comparison.verdict if self.comparison else ""
-
-
-class Study(Struct, frozen=True, kw_only=True):
-    """The end of a study; ``values`` has the default too: numbers in their order, others as they were named."""
-
-    request: StudyRequest
-    values: tuple[StudiedValue, ...]
-    threshold: float
-    seconds: float
-
-
-def written(value: Option | None) -> str:
-    """Return a value as a word of a command; for ``None`` the library chooses."""
-    return "default" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def study_request(plan: Plan, text: str, budget: float) -> StudyRequest:
-    """Return the study of ``KNOB=VALUE,VALUE``, if the plan has one backend with it, or of ``BACKEND.KNOB=...``.
-
-    Raises InferlensError for an unknown knob or value, or a knob of several backends. This runs nothing.
-    """
-    name, _, words = (part.strip() for part in text.partition("="))
-    values: Sequence[Any] = texts(words)
-    if not name or not values:
-        raise InferlensError(f"The study '{text}' names no values.", expected=FORM)
-    backend, _, knob = name.rpartition(".")
-    backend = backend or _only_backend_with(knob, plan)
-    full = f"{backend}.{knob}"
-    if full in plan.option or (knob == THREADS and plan.threads):
-        raise InferlensError(f"The values of {knob} are given twice.", hint=f"--option {full}={words} alone")
-    labels = [label for label in plan.backend if label.partition(":")[0] == backend]
-    option = {} if knob == THREADS else {full: tuple(values)}
-    check_words(replace(plan, option={**option, **plan.option}))
-    plan = replace(plan, backend=tuple(labels) or (backend,))
-    if knob == THREADS:
-        values = [count(THREADS, value) for value in values]
-    else:
-        cases = [Case(model="", backend=backend, options={knob: value}) for value in values]
-        values = [getattr(BACKENDS.get(backend).parse_options(case), knob) for case in cases]
-    request = StudyRequest(plan=plan, backend=backend, knob=knob, values=tuple(dict.fromkeys(values)), budget=budget)
-    if request.values == (request.default,):
-        raise InferlensError(f"{words} is the default of {full}.", expected="another value, to compare with it")
-    return request
-
-
-def study(request: StudyRequest, observer: Observer) -> Study:
-    """Measure the default and all values; the records are kept in the output folder, as by ``inferlens bench``.
-
-    Rounds of an earlier run of the same study count. Raises InferlensError if several ways of
-    running the model are left, none can run here, or the knob does nothing.
-    """
-    observer.doing("looking at models and backends")
-    base = _base(request)
-    default = request.default
-    values = [*([] if default in request.values else [default]), *request.values]
-    if all(isinstance(value, (int, float)) for value in values):
-        values.sort(key=lambda value: value or 0)
-    cases = [
-        base if value == default else dataclasses.replace(base, case=_with_value(request, base.case, value))
-        for value in values
-    ]
-    observer.planned(cases)
-    environments, plan = Environments(), replace(request.plan, wait=0.0, rerun=False)
-    same_request, content = replace(request, budget=0.0, plan=plan), content_of(base.model.spec, plan)
-    key = [same_request, place_of(environments.of(base.case), base.case), base.model, content]
-    home = Path(request.plan.output) / safe_name(base.model.name) / STUDY
-    log = TrialLog(home / TRIALS, key, request.budget, None, observer, rerun=request.plan.rerun)
-    earlier = log.trials[:]
-    state = RunState(run=earlier[0].records[0].run) if earlier else None  # all records are of one run
-    with open_scheduler(request.plan, observer, cases, state=state, environments=environments) as scheduler:
-        begin = time.monotonic() - log.seconds
-        entrants = []
-        for planned in cases:
-            record = earlier.pop(0).records[0] if earlier else _measure_first(scheduler, planned, log)
-            entrants.append(Entrant(planned, [record]))
-        value_by_id = {entrant.id: value for entrant, value in zip(entrants, values, strict=True)}
-        default_entrant = entrants[values.index(default)]
-        policy = OptionSweep(base=default_entrant, values=value_by_id, knob=request.knob, log=log, earlier=earlier)
-        race = RaceEngine(scheduler, entrants, begin + request.budget, policy).run()
-        comparisons = policy.comparisons(race)
-    studied = []
-    for value, entrant in zip(values, entrants, strict=True):
-        records, comparison = tuple(entrant.records), comparisons.get(entrant.id)
-        is_default = entrant is policy.base
-        studied.append(StudiedValue(value=value, is_default=is_default, records=records, comparison=comparison))
-    seconds = time.monotonic() - begin
-    return Study(request=request, values=tuple(studied), threshold=race.threshold, seconds=seconds)
-
-
-def _measure_first(scheduler: Scheduler, planned: PlannedCase, log: TrialLog) -> Record:
-    """Return the record of a case that is built anew and measured by itself."""
-    begin = time.monotonic()
-    record, _ = scheduler.measure(planned, options=MeasureOptions(rebuild=True))
-    log.add(Trial(records=(record,), seconds=time.monotonic() - begin))
-    return record
-
-
-@dataclass(kw_only=True)
-class OptionSweep(BasePolicy):
-    """A policy that compares the values of a knob with its default, until all have a verdict."""
-
-    values: Mapping[str, Option | None]
-    knob: str
-
-    def comparisons(self, race: Race) -> Mapping[str, Comparison]:
-        """Return the verdicts on the values that ran right, against the default."""
-        base, ranked = self.base.id, race.ranked
-        return {name: race.comparison(base, name) for name in ranked if name != base} if base in ranked else {}
-
-    def summary(self, race: Race, entrants: Mapping[str, Entrant]) -> str:  # noqa: ARG002
-        """Return the value that gains most against the default, in a few words."""
-        comparisons = self.comparisons(race)
-        name = max(comparisons, key=lambda name: comparisons[name].speedup or 0.0, default="")
-        if not name:
-            return ""
-        text = f"{self.knob}={written(self.values[name])} {ratio(comparisons[name].speedup)} the default"
-        if race.rounds < LEAST_ROUNDS:
-            return text
-        return f"{text} ({ratio_range(*ends(comparisons[name].speedup_interval))})"
-
-
-def _only_backend_with(knob: str, plan: Plan) -> str:
-    """Return the one backend of the plan that has the knob; the fake one only if it or a model of it is named."""
-    names, words = backends_named(plan), {word.partition(":")[0] for word in (*plan.backend, *plan.model)}
-    options: dict[str, tuple[str, ...]] = {}
-    for backend in importable_backends():
-        if backend.name in names and ("fake" not in backend.reference_for or backend.name in words):
-            options[backend.name] = (THREADS, *backend.options.__struct_fields__)
-    check_choice("knob", knob, sorted(set().union(*options.values())))
-    backends = [name for name, knob_names in options.items() if knob in knob_names]
-    if len(backends) > 1:
-        what = f"Several backends have {knob}: {listing(backends)}."
-        raise InferlensError(what, expected="one of them", hint=f"--backend NAME, or BACKEND.{knob}=VALUE,VALUE")
-    return backends[0]
-
-
-def _base(request: StudyRequest) -> PlannedCase:
-    """Return the one case that the plan leaves, with the knob at its default."""
-    planned = all_cases(request.plan)
-    refuse_if_none_runs(planned)
-    base, *others = (candidate for candidate in planned if not candidate.refusal)
-    if others:
-        what = f"A study is of one way of running one model, and {1 + len(others)} are left."
-        hint = f"--backend {base.case.backend_label} --precision {base.case.precision} --batch 1"
-        raise InferlensError(what, expected="one", hint=hint)
-    return dataclasses.replace(base, case=combined(base.case, {}))
-
-
-def _with_value(request: StudyRequest, base: Case, value: Option | None) -> Case:
-    """Return the case with the knob at a value.
-
-    Raises InferlensError if it would run the same as another one: with other options, or on this device.
-    """
-    case = combined(base, {request.knob: value})
-    if value is not None and has_changes(case, base, {request.knob: value}):
-        return case
-    knobs = [knob for knob in BACKENDS.get(request.backend).knobs if knob.name == request.knob]
-    needs = [name for knob in knobs for name in knob.needs if name not in base.options]
-    what = f"{request.knob}={written(value)} does nothing for {base.label}."
-    hint = f"--option {request.backend}.{needs[0]}=VALUE" if needs else f"inferlens backends {request.backend}"
-    raise InferlensError(what, hint=hint)
