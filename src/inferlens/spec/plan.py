@@ -500,7 +500,7 @@ def references(cases: Sequence[Case], usual: Set[str], named: str = "") -> dict[
     candidates = fitting(cases, named) if named else list(cases)
 
     def rank(device: str, case: Case) -> tuple[Any, ...]:
-        return reference_rank(case, case.label, device, usual, named)
+        return *reference_rank(case, case.label, device, usual, named), len(case.label), case.label
 
     devices = {case.device for case in cases} if candidates else set()
     return {device: min(candidates, key=partial(rank, device)) for device in devices}
@@ -511,15 +511,15 @@ def reference_rank(case: Case, name: str, device: str, usual: Set[str], named: s
 
     It is the case whose label or name is ``named``, or else the plain case. The plain case has a ``usual`` backend (a
     label, such as ``pytorch``). It is on the device, or else on the CPU. It is in fp32 and has the fewest options, the
-    default number of threads or else the most, the usual variant, and the shortest name. Without a case of a usual
-    backend the same order holds among the others.
+    default number of threads or else the most, and the usual variant. Without a case of a usual backend the same order
+    holds among the others.
     """
     return (
         named not in (case.label, name),
         case.backend not in {label.partition(":")[0] for label in usual},
         case.device != device, case.device != "cpu",
         case.precision != "fp32", len(case.options_label.split()), case.threads is not None, -(case.threads or 0),
-        case.backend_label not in usual, len(name), name,
+        case.backend_label not in usual,
     )  # fmt: skip
 
 

@@ -516,7 +516,7 @@ def _references(rows: Sequence[Row], runs: Mapping[RowKey, CaseRuns], reference:
 
     def place(row: Row, device: str) -> tuple[Any, ...]:
         case = runs[row.id, row.machine].first.case
-        return reference_rank(case, row.name, device, usual, reference)
+        return *reference_rank(case, row.name, device, usual, reference), len(row.name), row.name
 
     devices = {row.device for row in rows} if eligible else ()
     return {device: min(eligible, key=partial(place, device=device)) for device in devices}
