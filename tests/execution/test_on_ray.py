@@ -131,7 +131,7 @@ def test_a_driver_and_a_node_that_are_killed_take_their_running_cases_along_and_
     stored = load_records(output).records
     assert len(stored) == len(answers(output)) == cases  # each once
     assert {each.status for each in stored} == {"ok"}
-    expected = [(each.case.options["latency"] + (each.case.batch or 1) - 1) / 1e3 for each in stored]
+    expected = [(each.case.options.get("latency", 4.0) + (each.case.batch or 1) - 1) / 1e3 for each in stored]
     assert [each.samples("latency")[0] for each in stored] == pytest.approx(expected)
     command(*words, "--output", "alone", cwd=tmp_path)
     assert answers(output) == answers(tmp_path / "alone")

@@ -175,7 +175,8 @@ def watch(patch, *logs):
 def test_a_case_is_measured_again_after_a_short_disturbance(tmp_path, monkeypatch, cpus, logs, attempts):
     monkeypatch.setattr(scheduler, "usable_cpus", lambda: range(cpus))
     watch(monkeypatch, *logs)
-    words = {"option": "fake.latency=10,10.01,10.02,10.03", "quick": True, "iterations": 400, "warmup": 1}
+    option = {"fake.latency": "10,10.01", "fake.per_item": "0.1,0.11"}
+    words = {"option": option, "quick": True, "iterations": 400, "warmup": 1}
     ear = Heard()
     records = inferlens.bench("fake:demo", backend="fake:noisy", observer=ear, output=str(tmp_path), **words)
     assert sorted(record.facts["attempt"] for record in records) == sorted(attempts)
@@ -268,7 +269,7 @@ def test_a_case_that_is_added_joins_the_race(tmp_path):
     assert ids(first) < ids(second)
     assert remarks == ["2 of 3 cases measured before; --rerun measures all again."]
     assert len({record.run for record in second}) == 1
-    added = [record.repeat for record in second if record.case.options["latency"] == 3.9]
+    added = [record.repeat for record in second if record.case.options.get("latency") == 3.9]
     assert added[0] == 0
     assert min(added[1:]) > max(record.repeat for record in first)
 
