@@ -20,7 +20,7 @@ from inferlens.spec import hints
 
 # The commands in the order of the help, and the modules that have their functions.
 COMMANDS = {
-    "bench": "", "tune": "", "ab": "", "load": "",
+    "bench": "", "tune": "", "ab": "bench", "load": "",
     **dict.fromkeys(("show", "compare"), "show"),
     "profile": "", **dict.fromkeys(("modules", "layers", "kernels"), "profile"),
     "report": "show", "trace": "", **dict.fromkeys(("roofline", "graph"), "profile"),
