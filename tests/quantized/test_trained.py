@@ -24,7 +24,7 @@ def reading(infer):
 
 
 def finding(infer):
-    return texts.evaluate_finding(infer, 12)
+    return texts.evaluate_finding(infer, 6)
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def data(tmp_path_factory):
     """Calibration data, and labeled data of other files."""
     folder = tmp_path_factory.mktemp("data")
     np.savez(folder / "lines.npz", x=texts.lines(1, 4)[0])
-    np.savez(folder / "pages.npz", x=texts.pages(1, 8)[0])
+    np.savez(folder / "pages.npz", x=texts.pages(1, 4)[0])
     files.write(folder, 6)
     return folder
 
