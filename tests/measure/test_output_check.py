@@ -214,4 +214,6 @@ def test_outputs_that_go_wrong_during_the_case_count():
     right, wrong = compare([SCORES], [SCORES], 1e-4, "x"), compare([SCORES * 2], [SCORES], 1e-4, "x")
     assert worse(right, wrong) is wrong
     assert worse(wrong, right) is wrong
+    not_finite = Agreement(reference="x", agrees=False, reason="outputs are not finite")
+    assert worse(wrong, not_finite) is not_finite, "an error of quantization may be allowed, NaN is not"
     assert worse(*[Agreement(reference="x", reason="no reference")] * 2).agrees is None

@@ -4,8 +4,8 @@ A clock belongs to a kind of device and has a timed loop of its own: host, CUDA,
 loops are straight-line code: no callback, no logging, no allocation but the numbers. Host times come from
 ``time.perf_counter_ns``, GPU times from CUDA events on the current stream.
 
-Feeds come from an iterator, and the next feed is taken before the clock starts. Work between two calls, such as
-flushing a cache, belongs to the iterator and is in no sample.
+Feeds come from an iterator. ``time`` takes the next feed before each reading of the clock, so work between two calls,
+such as flushing a cache, is in no sample. ``window`` times calls back to back as a whole.
 """
 
 from __future__ import annotations

@@ -149,10 +149,10 @@ def launch(
         process.end(patient=in_time)
     if log and process.output:
         log.write_bytes(bytes(process.output))
-    status, reason = status_of_exit(process.process.returncode, killed_for_memory=oom_kills() > kills)
+    status, ending = status_of_exit(process.process.returncode, killed_for_memory=oom_kills() > kills)
     if not in_time:
-        status, reason = "timed out", f"not done after {timeout:g} s"
-    outcome = process.outcome(returns, status, reason)
+        status, ending = "timed out", f"not done after {timeout:g} s"
+    outcome = process.outcome(returns, status, ending)
     outcome.machine = watching.log() if watching else None
     return outcome
 
@@ -260,15 +260,16 @@ class _Process:
             os.close(self._events)
             self._printed.close()
 
-    def outcome(self, returns: type[Value], status: Status, reason: str) -> Outcome[Value]:
-        """Return the outcome of a process that has ended, with the status and reason of its end."""
+    def outcome(self, returns: type[Value], status: Status, ending: str) -> Outcome[Value]:
+        """Return the outcome of a process that has ended; ``ending`` says how, and is empty for exit code 0."""
         if self.answer:
             result = result_from_json(self.answer, returns)
-            fault = "did not end after it had answered" if status == "timed out" else reason
+            fault = "did not end after it had answered" if status == "timed out" else ending
             return Outcome(result, fault=fault, tail=self.tail() if result.status != "ok" or fault else ())
         during = f", during {self.phase}" if self.phase else ", while starting"
-        reason = (reason or "the process ended without an answer") + during
-        result = TaskResult(status=status, reason=reason, hint=HINTS.get(status, ""))
+        result = TaskResult(
+            status=status, reason=(ending or "the process ended without an answer") + during, hint=HINTS.get(status, "")
+        )
         return Outcome(result, answered=False, tail=self.tail())
 
     def tail(self) -> tuple[str, ...]:

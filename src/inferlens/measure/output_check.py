@@ -179,10 +179,16 @@ def _shapes_text(outputs: Outputs) -> str:
 
 
 def worse(first: Agreement, last: Agreement) -> Agreement:
-    """Return the worse of two agreements of the same case, to detect outputs that go wrong while it runs."""
-    if first.agrees is not False and last.agrees is False:
-        return last
-    return last if (last.rel_l2 or 0.0) > (first.rel_l2 or 0.0) and first.agrees is not False else first
+    """Return the worse of two agreements of the same case, to detect outputs that go wrong while it runs.
+
+    Outputs that cannot be compared, such as NaN, are worse than any error.
+    """
+
+    def badness(agreement: Agreement) -> tuple[bool, bool, float]:
+        wrong = agreement.agrees is False
+        return wrong and agreement.rel_l2 is None, wrong, agreement.rel_l2 or 0.0
+
+    return max(first, last, key=badness)
 
 
 def top1(ours: NDArray[np.generic], target: NDArray[np.generic]) -> float | None:
