@@ -45,7 +45,7 @@ def playwright() -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def browser(playwright: Any) -> Iterator[Any]:
-    """Chromium, for what is the same in every browser."""
+    """Chromium, for what is the same in every browser; ``firefox`` is for what may differ."""
     path = shutil.which("chromium")
     if not path:
         pytest.skip("Chromium is not there")
@@ -63,9 +63,3 @@ def firefox(playwright: Any) -> Iterator[Any]:
         pytest.skip(f"{version.strip()} is too old for Playwright")
     with playwright.firefox.launch(executable_path=path, channel="moz-firefox", firefox_user_prefs=DARK) as firefox:
         yield firefox
-
-
-@pytest.fixture(params=["browser", "firefox"])
-def any_browser(request: pytest.FixtureRequest) -> Any:
-    """Either browser, for what they may lay out or run differently."""
-    return request.getfixturevalue(request.param)

@@ -6,6 +6,7 @@ import gzip
 import json
 import re
 import xml.etree.ElementTree as ET
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -21,20 +22,18 @@ from inferlens.trace.distributed import traces_under
 from inferlens.trace.read import read_trace
 from inferlens.views import report as pages
 from inferlens.views.chart import points_chart, records_chart, samples_chart
-from inferlens.views.picture import THEMES, chart_data
+from inferlens.views.picture import THEMES
 from inferlens.views.profiles.cases import cases_of_level, group_profiles
 from inferlens.views.profiles.modules import icicle
 from inferlens.views.renderers import html, render_markdown_report
-from inferlens.views.table import Column, Document, Line, Report, Section, Table
+from inferlens.views.table import Column, Line, Report, Section, Table
 from inferlens.views.trace_documents import (
     TIMELINE_BINS,
     ReportTrace,
     load_traces,
     step_timeline,
-    steps_chart,
     trace_differences,
 )
-from tests.commands import output_of
 from tests.refusals import refusal
 from tests.trace.samples import event, kernel, launch, step, text, training
 from tests.views.samples import cpu_records, gpu_records, in_turns, stored
@@ -54,10 +53,16 @@ def profiled() -> pages.ReportInputs:
     return pages.load_inputs([PROFILES])
 
 
+COLUMNS = [Column(name, name, wide=name == "e") for name in "abcde"]
+LINES = [Line.from_row(f"way-{n}", COLUMNS, dict.fromkeys("abcde", 11 * n % 350)) for n in range(350)]
+
+
 @pytest.fixture(scope="module")
 def page(profiled: pages.ReportInputs) -> str:
-    """The page of two profiled cases; one for all tests that look at it."""
-    return html.render_report(pages.report(profiled))
+    """The page of two profiled cases with a long table; one for all tests that look at it."""
+    report = pages.report(profiled)
+    long = Section("long", "Long", [Table("", "way", COLUMNS, LINES)])
+    return html.render_report(Report(report.title, [*report.sections, long]))
 
 
 @pytest.fixture(scope="module")
@@ -66,13 +71,8 @@ def batches_page(tmp_path_factory: pytest.TempPathFactory) -> str:
     return page_of(stored(tmp_path_factory.mktemp("batches"), gpu_records((1, 8))))
 
 
-@pytest.fixture(scope="module")
-def kernels_page() -> str:
-    return page_of(next(EXAMPLES.glob("kernels/bert/tensorrt*b32*")))
-
-
 def test_everything_of_an_example_is_on_the_page(page):
-    headings = ["Answer", "Comparison", "Where the time goes", "How it was measured"]
+    headings = ["Answer", "Comparison", "Where the time goes", "How it was measured", "Long"]
     assert re.findall(r"<h2>(.*?)</h2>", page) == headings
     drawn = {"comparison-1", "spread-1", "samples-1", "modules-1", "roofline-1", "layers-1"}
     assert drawn <= {*re.findall(r'download="([\w-]+)\.csv"', page)}
@@ -102,22 +102,6 @@ def test_a_backend_has_one_colour_in_all_charts(tmp_path):
     assert dict(zip(shades["domain"], shades["range"], strict=True)).items() <= inputs.colours.items()
 
 
-def test_the_answer_names_the_next_and_how_the_fastest_of_each_batch_size_is_used(tmp_path):
-    records = [item for item in gpu_records((1, 32)) if (item.case.backend, item.case.batch) != ("tensorrt", 32)]
-    answer = html.fragment(list(pages.answer_section(pages.load_inputs([stored(tmp_path, records)]))))
-    names = ["tensorrt fp16", "onnxruntime:<wbr>tensorrt fp16", "pytorch fp32"]
-    assert re.findall(r'class="name">(.*?)</th>', answer) == [
-        *names, names[1], "torch_compile:<wbr>inductor fp16", names[2],
-    ]  # fmt: skip
-    assert "energy" not in answer  # of which nothing is known
-    assert re.findall(r"Use it[^:]*", answer) == ["Use it at batch 1", "Use it at batch 32"]
-
-
-def test_of_two_traces_what_takes_less_is_green():
-    page = page_of(*(EXAMPLES / "traces" / name for name in ("ttrt_fp16_bs8", "pytorch_bs1")))
-    assert re.search(r'<tr class="green"><th[^>]*>tensorrt::execute_engine</th>', page)
-
-
 def test_traces_are_compared_with_the_first_of_their_batch_size():
     paths = [*map(EXAMPLES.joinpath, ("traces/pytorch_bs1", "traces/pytorch_bs8", "traces/ttrt_fp16_bs8"))]
     loaded = [*load_traces([trace for path in paths for trace in traces_under(path)])]
@@ -125,15 +109,6 @@ def test_traces_are_compared_with_the_first_of_their_batch_size():
     assert titles == ["ttrt_fp16_bs8 against pytorch_bs8"]
     titles = [difference.title for difference in trace_differences(loaded[:2])]
     assert titles == ["pytorch_bs8 against pytorch_bs1"]
-
-
-def test_steps_of_a_trace_add_up():
-    (path,) = traces_under(EXAMPLES / "traces" / "pytorch_bs1")
-    analysis = Analysis(read_trace(path))
-    (values,) = chart_data(steps_chart(analysis, "one", THEMES["light"]))
-    for label, seconds in zip(analysis.steps.names, analysis.steps.end - analysis.steps.begin, strict=True):
-        total = sum(value["time (ms)"] for value in values if value["step"] == label)
-        assert total == pytest.approx(seconds / 1e6, rel=0.005)
 
 
 def test_the_engine_is_drawn_as_a_graph_or_how_to_draw_it_is_said(page, profiled, monkeypatch):
@@ -193,16 +168,6 @@ def test_its_charts_are_vega_lite(charts, page, batches_page):
         assert valid.is_valid(chart)
 
 
-def test_many_models_and_machines_begin_with_an_index(tmp_path):
-    inputs = pages.load_inputs([stored(tmp_path, [*cpu_records(), *gpu_records((1, 8))])])
-    answer = html.fragment(list(pages.answer_section(inputs)))
-    index = answer[: answer.index("</table>")]
-    assert index.count("<tr") == 1 + 3  # one on the CPU, two batch sizes on the GPU
-    assert "NVIDIA" in index
-    assert 'class="bar"' not in index  # of unlike models
-    assert re.findall(r"<summary>.*?(Intel|NVIDIA)", answer) == ["Intel", "NVIDIA"]
-
-
 def test_long_cells_are_whole_and_bars_of_characters_are_pictures():
     libraries = ", ".join(f"library-{number} 1.{number}" for number in range(60))
     columns = [Column("a", "", numeric=False, fold=True), Column("b", "", numeric=False)]
@@ -223,79 +188,6 @@ def test_broken_files_are_said_and_the_rest_is_shown(tmp_path):
     refusal("nothing to report", pages.load_inputs, [tmp_path / "empty"])
 
 
-def test_the_command_writes_it(tmp_path):
-    stored(tmp_path / "results", cpu_records()[:2])
-    for name in ("a.html", "a.md"):
-        output_of("report", "results", "-o", name, cwd=tmp_path)
-    page = (tmp_path / "a.html").read_text()
-    assert page.startswith("<!DOCTYPE html>")
-    assert "Use it: inferlens export --best results/1 --output deploy" in page
-    assert (tmp_path / "a-pictures" / "comparison-1.svg").exists()
-
-
-# In a browser
-
-
-def open_page(browser: Any, folder: Path, page: str, **words: Any) -> tuple[Any, list[str]]:
-    """The page in the browser, and what it complained of, said or asked the network for."""
-    file = folder / "page.html"
-    file.write_text(page)
-    troubles: list[str] = []
-    tab = browser.new_context(color_scheme="dark", **words).new_page()
-    tab.on("console", lambda message: troubles.append(message.text) if message.type == "error" else None)
-    tab.on("pageerror", lambda error: troubles.append(str(error)))
-    tab.on("dialog", lambda dialog: (troubles.append(dialog.message), dialog.dismiss()))
-    tab.on(
-        "request", lambda request: None if request.url.startswith(("file:", "data:")) else troubles.append(request.url)
-    )
-    tab.goto(file.as_uri())
-    return tab, troubles
-
-
-def without_scripts(browser: Any, folder: Path, page: str) -> Any:
-    """The page where no script may run: in a frame that allows none."""
-    (folder / "framed.html").write_text(page)
-    frame = '<iframe sandbox="allow-same-origin" src="framed.html" width="1200" height="800"></iframe>'
-    return open_page(browser, folder, frame)[0].frame_locator("iframe")
-
-
-PAPER = "getComputedStyle(document.documentElement).backgroundColor"
-# What holds in print holds on the screen too.
-AS_PRINTED = """for (const sheet of document.styleSheets) for (const rule of sheet.cssRules)
-    if (rule.media?.mediaText === "print") rule.media.mediaText = "all";"""
-
-
-@pytest.fixture(scope="module")
-def page_tab(browser: Any, tmp_path_factory: pytest.TempPathFactory, page: str) -> tuple[Any, list[str]]:
-    """The page of two profiled cases, opened once: tests leave it as they have it, but for folded sections."""
-    return open_page(browser, tmp_path_factory.mktemp("page"), page)
-
-
-def column(table: Any, place: int) -> list[str]:
-    return [text.strip() for text in table.locator(f"tbody tr:visible td:nth-child({place})").all_inner_texts()]
-
-
-def test_tables_sort_filter_and_show_all_columns(any_browser, tmp_path):
-    section = pages.comparison_section(pages.load_inputs([stored(tmp_path / "r", gpu_records((1, 8)))]))
-    blocks = [item for item in section if isinstance(item, Table)]
-    page = html.render_report(Report("a model", [Section("comparison", "Comparison", blocks)]))
-    tab, troubles = open_page(any_browser, tmp_path, page)
-    table = tab.locator("#comparison table").first
-    place = table.locator("thead th").all_inner_texts().index("latency (ms)") + 1
-    before = table.locator("thead th:visible").count()
-    for reverse in (False, True):
-        table.locator(f"thead th:nth-child({place}) button").click()
-        values = [float(text) for text in column(table, place) if text not in ("", "–")]
-        assert values == sorted(values, reverse=reverse)
-    tab.locator("#comparison button", has_text="all columns").first.click()
-    assert table.locator("thead th:visible").count() > before
-    filters = tab.locator("#comparison input")
-    if filters.count():
-        filters.first.fill("pytorch")
-        assert all("pytorch" in text for text in table.locator("tbody tr:visible").all_inner_texts())
-    assert troubles == []
-
-
 def test_the_line_of_a_case_that_took_turns_is_at_the_latency_of_the_table():
     run = CaseRuns((in_turns(*[[0.01] * 20] * 3, *[[0.02] * 20] * 6),))
     _, line = samples_chart([("pytorch", run)], THEMES["light"])["layer"]
@@ -303,30 +195,72 @@ def test_the_line_of_a_case_that_took_turns_is_at_the_latency_of_the_table():
     assert case_numbers(run, 1)["median"] == pytest.approx(0.01)
 
 
-def test_columns_are_chosen_and_long_tables_begin_short(browser, tmp_path):
-    columns = [Column(name, name, wide=name == "e") for name in "abcde"]
-    lines = [Line.from_row(f"row {number}", columns, dict.fromkeys("abcde", number)) for number in range(350)]
-    page = html.render_html(Document(lambda: [Table("", "way", columns, lines)], dict))
-    tab, troubles = open_page(browser, tmp_path, page)
-    rows = tab.locator("tbody tr:visible")
-    assert rows.count() == 300
-    tab.get_by_label("filter rows").fill("row 349")
-    assert rows.count() == 1
-    tab.get_by_label("filter rows").fill("")
-    tab.get_by_role("button", name="show all 350 rows").click()
+# In a browser
+
+
+def open_page(browser: Any, folder: Path, page: str, **words: Any) -> tuple[Any, list[str]]:
+    """The page in the browser, and what it complained of, said or asked the network for."""
+    (folder / "page.html").write_text(page)
+    troubles: list[str] = []
+    tab = browser.new_context(color_scheme="dark", **words).new_page()
+    tab.on("console", lambda message: troubles.append(message.text) if message.type == "error" else None)
+    tab.on("pageerror", lambda error: troubles.append(str(error)))
+    tab.on("dialog", lambda dialog: (troubles.append(dialog.message), dialog.dismiss()))
+    tab.on("request", lambda request: request.url.startswith(("file:", "data:")) or troubles.append(request.url))
+    tab.goto((folder / "page.html").as_uri())
+    return tab, troubles
+
+
+def fold(tab: Any, *, opened: bool) -> None:
+    tab.evaluate(f"document.querySelectorAll('details').forEach(item => item.open = {str(opened).lower()})")
+
+
+PAPER = "getComputedStyle(document.documentElement).backgroundColor"
+DESK, PHONE = {"width": 1100, "height": 800}, {"width": 390, "height": 844}
+
+
+@pytest.fixture(scope="module")
+def opened(browser: Any, tmp_path_factory: pytest.TempPathFactory, page: str) -> tuple[Any, list[str]]:
+    """The page of two profiled cases, opened once: tests leave it as they have it, but for folded sections."""
+    return open_page(browser, tmp_path_factory.mktemp("page"), page, viewport=DESK)
+
+
+@pytest.fixture
+def tab(opened: tuple[Any, list[str]]) -> Iterator[Any]:
+    """The page that was opened once, which has no troubles."""
+    yield opened[0]
+    assert opened[1] == []
+
+
+def check_tables(tab: Any) -> None:
+    """Tables sort, filter, begin short and show the columns that are chosen."""
+    fold(tab, opened=False)
+    section = tab.locator("#long")
+    rows, heads = section.locator("tbody tr:visible"), section.locator("thead th:visible")
+    assert (rows.count(), heads.all_inner_texts()) == (300, ["way", "a", "b", "c", "d"])
+    for reverse in (False, True):
+        heads.nth(1).get_by_role("button").click()
+        values = [int(text) for text in section.locator("tbody tr:visible td:nth-child(2)").all_inner_texts()]
+        assert values == sorted(range(350), reverse=reverse)[:300]
+    for words, count in (("way-349", 1), ("", 300)):
+        section.get_by_label("filter rows").fill(words)
+        assert rows.count() == count
+    section.get_by_role("button", name="show all 350 rows").click()
     assert rows.count() == 350
-    tab.locator("summary", has_text="columns").click()
+    section.locator("summary", has_text="columns").click()
     for name in "be":
-        tab.get_by_role("checkbox", name=name).click()
-    assert tab.locator("thead th:visible").all_inner_texts() == ["way", "a", "c", "d", "e"]
-    assert troubles == []
-    plain = without_scripts(browser, tmp_path, (tmp_path / "page.html").read_text())
-    assert plain.locator("tbody tr:visible").count() == 350
+        section.get_by_role("checkbox", name=name).click()
+    assert heads.all_inner_texts() == ["way", "a", "c", "d", "e"]
+    section.locator("button", has_text="all columns").click()
+    assert heads.count() == 6
 
 
-def test_series_are_hidden_and_numbers_are_taken_along(page_tab, page):
-    tab, troubles = page_tab
-    tab.evaluate("document.querySelectorAll('details').forEach(item => item.open = true)")
+def test_tables_sort_filter_and_choose_columns(tab):
+    check_tables(tab)
+
+
+def test_series_are_hidden_and_numbers_are_taken_along(tab, page):
+    fold(tab, opened=True)
     chart = tab.locator("figure", has=tab.locator("[download='roofline-1.csv']"))
     name, mark = chart.get_by_role("button", name="memory"), "> svg [aria-label*='floor by: memory']"
     many = chart.locator(mark).count()
@@ -344,61 +278,80 @@ def test_series_are_hidden_and_numbers_are_taken_along(page_tab, page):
     lines = list(csv.DictReader(unquote(link).splitlines()))
     assert [float(line["median"]) for line in lines] == [value["median"] for value in values]
     assert {value["way"] for value in values} == {"tensorrt:rtx", "pytorch"}
-    assert troubles == []
 
 
-def test_trees_fold(page_tab):
-    tab, troubles = page_tab
+def test_trees_fold(tab):
+    fold(tab, opened=True)
     table = tab.locator("#time table:has(tr[data-depth])").first
     rows = table.locator("tbody tr:visible").count()
     table.locator(".fold-row").first.click()
     assert table.locator("tbody tr:visible").count() < rows
     table.locator(".fold-row").first.click()
     assert table.locator("tbody tr:visible").count() == rows
-    assert troubles == []
 
 
-def test_dark_and_narrow(page_tab):
-    tab, troubles = page_tab
-    tab.set_viewport_size({"width": 390, "height": 800})
+def test_dark_and_narrow(tab):
+    tab.set_viewport_size(PHONE)
     dark = tab.evaluate(PAPER)
     tab.locator("nav button").click()
     assert tab.evaluate(PAPER) == "rgb(255, 255, 255)" != dark
-    assert tab.evaluate("document.documentElement.scrollWidth") <= 390
-    tab.set_viewport_size({"width": 1100, "height": 800})
+    assert tab.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    tab.set_viewport_size(DESK)
     cut = "[...document.querySelectorAll('#answer .scroll')].filter(item => item.scrollWidth > item.clientWidth).length"
     assert tab.evaluate(cut) == 0  # the answer is seen whole
-    assert troubles == []
+
+
+def test_all_is_printed_but_what_is_to_be_clicked(tab):
+    fold(tab, opened=False)
+    folded = tab.locator("details:not(.columns):not([open])")
+    assert folded.count() > 0
+    assert tab.pdf().startswith(b"%PDF")
+    assert folded.count() == 0
+    tab.emulate_media(media="print", color_scheme="dark")
+    assert not tab.locator("nav, .tools").first.is_visible()
+    assert tab.evaluate(PAPER) == "rgb(255, 255, 255)"
+    tab.emulate_media(media="screen", color_scheme="dark")
+
+
+def test_axe_finds_no_serious_fault(tab):
+    axe = pytest.importorskip("axe_core_python", reason="axe is not there")
+    tab.evaluate((Path(axe.__file__).parent / "axe.min.js").read_text())
+    alike = "figure svg > *, tbody tr:nth-child(n+3)"  # of which there are thousands
+    tab.evaluate(f"document.querySelectorAll('{alike}').forEach(item => item.remove())")
+    faults = tab.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
+    tab.reload()
+    serious = [(item["id"], item["nodes"][0]["html"]) for item in faults if item["impact"] in ("serious", "critical")]
+    assert serious == []
 
 
 WIDER = """[...document.querySelectorAll("figure")].filter(item => item.scrollWidth > item.clientWidth || [
     ...item.querySelectorAll("svg")].some(svg => svg.getBoundingClientRect().width > item.clientWidth + 1)).length"""
 
 
-def test_a_phone_shows_the_answer_and_whole_charts(any_browser, tmp_path, page, batches_page, kernels_page):
-    size = {"width": 390, "height": 844}
-    for item in (page, batches_page, kernels_page):
-        tab, _ = open_page(any_browser, tmp_path, item, viewport=size)
-        latency = tab.locator("#answer .answer, #answer tbody td", has_text=re.compile(r"\d+ (ms|µs)|^\d\.\d+$")).first
-        place = latency.bounding_box()
-        assert place["y"] + place["height"] <= size["height"]
-        assert place["x"] + place["width"] <= size["width"]
-        tab.evaluate("document.querySelectorAll('details').forEach(item => item.open = true)")
-        assert tab.evaluate("document.documentElement.scrollWidth") <= size["width"]
-        assert tab.evaluate(WIDER) == 0
-        assert tab.locator("figure svg:visible").count() == tab.locator("figure").count() > 0
+def check_phone(tab: Any) -> None:
+    """A phone shows the answer, and charts are whole."""
+    latency = tab.locator("#answer .answer, #answer tbody td", has_text=re.compile(r"\d+ (ms|µs)|^\d\.\d+$")).first
+    place = latency.bounding_box()
+    assert place["y"] + place["height"] <= PHONE["height"]
+    assert place["x"] + place["width"] <= PHONE["width"]
+    fold(tab, opened=True)
+    assert tab.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    assert tab.evaluate(WIDER) == 0
+    assert tab.locator("figure svg:visible").count() == tab.locator("figure").count() > 0
+
+
+def test_a_phone_shows_the_answer_and_whole_charts(browser, tmp_path, batches_page):
+    for item in (batches_page, page_of(next(EXAMPLES.glob("kernels/bert/tensorrt*b32*")))):
+        tab, _ = open_page(browser, tmp_path, item, viewport=PHONE)
+        check_phone(tab)
         tab.close()
 
 
-def test_all_is_printed_but_what_is_to_be_clicked(browser, tmp_path, one_size):
-    tab, troubles = open_page(browser, tmp_path, page_of(stored(tmp_path / "r", cpu_records())))
-    folded = tab.locator("details:not(.columns):not([open])")
-    assert folded.count() > 0
-    assert tab.pdf().startswith(b"%PDF")
-    assert folded.count() == 0
-    tab.evaluate(AS_PRINTED)
-    assert not tab.locator("nav, .tools").first.is_visible()
-    assert tab.evaluate(PAPER) == "rgb(255, 255, 255)"
+def test_another_browser_lays_out_and_runs_the_page_alike(firefox, tmp_path, page):
+    tab, troubles = open_page(firefox, tmp_path, page, viewport=PHONE)
+    check_phone(tab)
+    tab.set_viewport_size(DESK)
+    check_tables(tab)
     assert troubles == []
 
 
@@ -411,22 +364,14 @@ def test_hostile_names_do_nothing(browser, tmp_path, one_size):
 
 
 def test_reads_without_scripts(browser, tmp_path, page):
-    tab = without_scripts(browser, tmp_path, page)
+    """In a frame that allows none."""
+    (tmp_path / "framed.html").write_text(page)
+    frame = '<iframe sandbox="allow-same-origin" src="framed.html" width="1200" height="800"></iframe>'
+    tab = open_page(browser, tmp_path, frame)[0].frame_locator("iframe")
     assert tab.locator(".tools").count() == 0
-    assert tab.locator("#comparison th.extra").first.is_visible()
-    assert tab.locator("figure svg").first.is_visible()
-    assert tab.locator("#tree-1 table").first.is_visible()
-
-
-def test_axe_finds_no_serious_fault(browser, tmp_path, page):
-    axe = pytest.importorskip("axe_core_python", reason="axe is not there")
-    tab, _ = open_page(browser, tmp_path, page, bypass_csp=True)
-    tab.evaluate((Path(axe.__file__).parent / "axe.min.js").read_text())
-    alike = "figure svg > *, tbody tr:nth-child(n+3)"  # of which there are thousands
-    tab.evaluate(f"document.querySelectorAll('{alike}').forEach(item => item.remove())")
-    faults = tab.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
-    serious = [(item["id"], item["nodes"][0]["html"]) for item in faults if item["impact"] in ("serious", "critical")]
-    assert serious == []
+    assert tab.locator("#long tbody tr:visible").count() == 350
+    for place in ("#comparison th.extra", "figure svg", "#tree-1 table"):
+        assert tab.locator(place).first.is_visible()
 
 
 # The picture of what ran when in one step of a trace.
