@@ -11,7 +11,6 @@ from inferlens.analysis import profile_table as tables
 from inferlens.record.profile import Kernel
 from inferlens.trace import kernels
 from tests.analysis.profiles import eager, failed, fused, kernel, layer, made, of_kernels, profile, times, traced
-from tests.backends.profiling.samples import EAGER, ENGINE, GRAPH
 from tests.snapshots import screens_test
 from tests.views.samples import case
 
@@ -101,21 +100,6 @@ def kernels_of(profile, **options) -> tables.KernelTable:
     found = tables.kernel_table(profile, **options)
     assert isinstance(found, tables.ProfileTable), found
     return found
-
-
-@pytest.mark.parametrize("name", [EAGER, GRAPH, ENGINE])
-@pytest.mark.parametrize("by", ["name", "launch"])
-def test_rows_add_up_to_the_kernels_and_these_and_idle_to_the_whole(name, by):
-    found = kernels_of(traced(name), by=by)
-    account = found.reconciliation
-    total = sum(row.times.typical for row in found.rows)
-    assert total == pytest.approx(account.kernels.typical)
-    assert found.sum_of(found.rows).typical == pytest.approx(total)
-    assert total + account.overlap.typical == pytest.approx(account.busy.typical)
-    assert account.busy.typical + account.idle.typical == pytest.approx(account.whole.typical)
-    assert sum(row.of_busy for row in found.rows) == pytest.approx(total / account.busy.typical)
-    assert sum(row.calls for row in found.rows) == account.calls
-    assert [row.place for row in found.rows] == sorted(row.place for row in found.rows)
 
 
 def test_of_several_shapes_the_one_that_takes_most_is_shown():

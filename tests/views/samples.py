@@ -15,18 +15,17 @@ from inferlens.record.record import (
     Gpu,
     Measurement,
     Memory,
-    Metric,
     ModelFacts,
     Phase,
     Record,
-    Warning,
     encode,
 )
-from inferlens.record.store import Store
+from inferlens.record.store import Store, read_record
 from inferlens.spec.case import Budget, Case, TensorSpec
 from inferlens.views.records import records_document
 from inferlens.views.renderers import render
 
+GOLDEN = Path(__file__).parents[1] / "golden" / "records"
 CPU = "Intel(R) Xeon(R) Platinum 8480C"
 GPU = "NVIDIA H200"
 CPU_MACHINE = Environment(cpu=CPU, cpu_cores=8, cpu_threads=16, system="Linux", python="CPython 3.11.7")
@@ -111,63 +110,24 @@ def failure(of: Case, status: str = "failed", reason: str = "It broke.", hint: s
     return record(of, median=None, status=status, reason=reason, hint=hint, **{**bare, **fields})
 
 
+def golden(name: str) -> list[Record]:
+    """The records of a folder in tests/golden/records."""
+    return [read_record(file) for file in sorted(GOLDEN.glob(f"{name}/*/record.json*"))]
+
+
 def cpu_records() -> list[Record]:
     """Five ways on a CPU, of which one is wrong and two did not run."""
-    saving = Warning("governor", "The CPU's governor is powersave.", "cpupower frequency-set -g performance")
-    basic, cuda = case("onnxruntime:cpu", options={"graph_level": "basic"}), case("onnxruntime:cuda", device="cuda")
-    killed = "The process ended with signal 11 (SIGSEGV)."
-    return [
-        record(case(), median=17.8e-3, rate=56.1), record(case("torchscript:trace"), median=16.9e-3, rate=59.0),
-        record(case("torchscript:script"), median=12.1e-3, rate=82.0, agreement=WRONG),
-        record(case("onnxruntime:cpu"), median=9.42e-3, rate=105.0),
-        record(basic, median=11.3e-3, rate=88.2, warnings=(saving,)),
-        record(case("openvino"), median=7.31e-3, rate=136.4),
-        failure(cuda, "unsupported", "There is no CUDA GPU.", environment=CPU_MACHINE),
-        failure(case("openvino", precision="bf16"), "crashed", killed, "openvino>=2025.2"),
-    ]  # fmt: skip
+    return golden("cpu")
 
 
-GPU_SPEED = {
-    ("pytorch", "fp32"): (1.62, 0.24), ("pytorch", "fp16"): (1.58, 0.11),
-    ("torch_compile:inductor", "fp16"): (0.71, 0.07), ("onnxruntime:cuda", "fp32"): (1.21, 0.22),
-    ("onnxruntime:tensorrt", "fp16"): (0.44, 0.045),
-    ("tensorrt", "fp16"): (0.39, 0.043),
-}  # fmt: skip
-
-
-def gpu_records(batches: tuple[int, ...] = (1, 8, 16, 32)) -> list[Record]:
-    """Six ways on a GPU at several batch sizes; the time of a call is overhead plus a share for each item."""
-    found = []
-    for batch in batches:
-        for (backend, precision), (overhead, item) in GPU_SPEED.items():
-            seconds = max(overhead, 0.3 * overhead + item * batch) * 1e-3
-            of = case(backend, precision=precision, batch=batch, device="cuda")
-            found.append(record(of, median=seconds, rate=1.15 / seconds, gpu=0.93 * seconds))
-        of, why = case("openvino", batch=batch, device="cuda"), "openvino does not run on cuda, only on cpu."
-        found.append(failure(of, "unsupported", why, "--device cpu"))
-    return found
-
-
-def with_parts(of: Case, h2d: float, compute: float, d2h: float) -> Record:
-    """A record of a case whose calls begin and end on the host: the whole, and its parts."""
-    whole = h2d + compute + d2h
-    made = record(of, samples=(whole,) * 100, gpu=whole)
-    parts: tuple[tuple[Metric, float], ...] = (("H2D time", h2d), ("compute time", compute), ("D2H time", d2h))
-    measured = [
-        Measurement(metric=metric, unit="s", clock="CUDA events", samples=(seconds,) * 100) for metric, seconds in parts
-    ]
-    return msgspec.structs.replace(made, measurements=(*made.measurements, *measured))
+def gpu_records(batches: tuple[int, ...] = (1, 8)) -> list[Record]:
+    """Six ways on a GPU at several batch sizes, and one that does not run there."""
+    return [item for item in golden("gpu") if item.case.batch in batches]
 
 
 def io_records() -> list[Record]:
     """Two ways on a GPU, whose calls begin and end on the device, and on the host."""
-    device: dict[str, Any] = {"device": "cuda"}
-    host: dict[str, Any] = {"device": "cuda", "io": "host"}
-    return [
-        record(case(**device), samples=(0.004,) * 100, gpu=0.004),
-        record(case("tensorrt:rtx", **device), samples=(0.002,) * 100, gpu=0.002),
-        with_parts(case(**host), 0.001, 0.004, 0.0005), with_parts(case("tensorrt:rtx", **host), 0.001, 0.002, 0.0005),
-    ]  # fmt: skip
+    return golden("io")
 
 
 def sample_records() -> list[Record]:

@@ -1,7 +1,6 @@
 """What every view promises. A new view is one line in ``PICTURES``; formats come by themselves."""
 
 import math
-import re
 import subprocess
 import sys
 import xml.dom.minidom
@@ -30,7 +29,6 @@ from tests.views.samples import (
     record,
     sample_records,
     shown,
-    stored,
 )
 
 TERMINALS = {"table, narrow": {"width": 80}, "table, coloured": {"color": True}}
@@ -90,28 +88,9 @@ def test_without_a_right_answer_there_is_text_but_no_chart(name, records):
     assert drawn(name, records) if name in TEXTS else refusal("nothing to draw", drawn, name, records)
 
 
-def test_a_chart_is_the_same_again():
-    assert Chart().render(gpu_records((1,))) == Chart().render(gpu_records((1,)))
-
-
 def test_takes_a_reference(name):
     assert drawn(name, cpu_records(), "onnxruntime:cpu graph_level=basic")
     refusal("No case fits the reference 'tensorrt'", drawn, name, cpu_records(), "tensorrt")
-
-
-@pytest.mark.parametrize("name", TEXTS)
-def test_failures_are_rows_with_their_reason(name):
-    text = re.sub(r"\s+", " ", drawn(name, SETS["failed beside ok"]).replace("\\", ""))
-    for words in ("timed out", "Took longer than 90 s.", "--timeout 10m"):
-        assert words in text
-
-
-@pytest.mark.parametrize("width", [80, 120, 200])
-@pytest.mark.parametrize("records", [cpu_records(), gpu_records((1, 8)), SETS["hostile"]])
-def test_tables_keep_to_their_width(width, records):
-    text = shown(records, width=width)
-    assert max(len(line) for line in text.splitlines()) <= width
-    assert "…" not in text
 
 
 def test_formats_and_options_that_there_are_not_are_refused():
@@ -185,12 +164,6 @@ def test_it_fits_on_a_screen_and_says_how_many_more(records):
     shown = sum("→" in line for line in lines)
     more = [int(line.split()[0]) for line in lines if line.endswith("more: inferlens show there --view notes --all")]
     assert bool(more) == (shown < len(records) == 12)
-
-
-def test_notes_go_into_a_file(tmp_path):
-    stored(tmp_path, three())
-    assert inferlens("show", ".", "--view", "notes", "-o", "notes.md", cwd=tmp_path).stdout == ""
-    assert "| changes the answer | Wrong outputs" in (tmp_path / "notes.md").read_text(encoding="utf-8")
 
 
 def test_the_first_demo_says_nothing_against_itself_and_a_failed_case_has_its_log(tmp_path, monkeypatch):
