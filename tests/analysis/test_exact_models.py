@@ -1,9 +1,6 @@
 """Models made so that the right answer is known, on every backend that tells its layers."""
 
-import functools
-import tempfile
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -11,15 +8,15 @@ import torch
 from torch import nn
 
 from inferlens.models.model import Model
-from inferlens.record.profile import Layers, Profile, decode_profile, encode_profile
+from inferlens.record.profile import Profile, decode_profile, encode_profile
 from inferlens.spec.case import TensorSpec
 from tests.analysis.profiles import profile
-from tests.backends.profiling.samples import Fused, model, prepared, profiled, seconds
+from tests.backends.profiling.samples import model, prepared, profiled, seconds
 from tests.views.profiled import data
 from tests.views.samples import case
 
-BACKENDS = ("pytorch", "onnxruntime:cpu", "openvino:cpu", "torchscript:trace", "torch_compile:default")
-FUSED = {"onnxruntime:cpu": 3, "openvino:cpu": 3, "torch_compile:default": 2}  # of a convolution, a norm and a ReLU
+# Inductor compiles ten kernels by themselves, for a minute, and is left out.
+BACKENDS = ("pytorch", "onnxruntime:cpu", "openvino:cpu", "torchscript:trace")
 RUNS = 9
 TURNS = 5
 
@@ -56,38 +53,20 @@ class Exact(nn.Module):
         return self.second(self.first(image))
 
 
-@functools.cache
-def profiles_of(kind: Any) -> tuple[Profile, ...]:
-    """Return the profile of a model on each backend, as it comes back from its file.
-
-    Inductor compiles ten kernels of the exact model by themselves, for a minute: it has the small model alone.
-    """
-    profiles = []
-    for label in BACKENDS[: -1 if kind is Exact else None]:
-        with tempfile.TemporaryDirectory() as folder:
-            network = model(kind, *((1, 64, 32, 32) if kind is Exact else ()))
-            layers = profiled(label, network, prepared(Path(folder)), RUNS)
-        whole = msgspec.structs.replace(profile(case(label), []), id=label, runs=RUNS, layers=layers)
-        profiles.append(decode_profile(encode_profile(whole)))
-    return tuple(profiles)
+def exact_profile(label: str, folder: Path) -> Profile:
+    """Return the profile of the model on a backend, as it comes back from its file."""
+    layers = profiled(label, model(Exact, 1, 64, 32, 32), prepared(folder), RUNS)
+    whole = msgspec.structs.replace(profile(case(label), []), id=label, runs=RUNS, layers=layers)
+    return decode_profile(encode_profile(whole))
 
 
-def of(kind: Any) -> list[tuple[str, Layers]]:
-    """The layers of a model on each backend."""
-    return [(item.id, item.layers) for item in profiles_of(kind) if item.layers]
-
-
-def tree(kind: Any, **options: Any) -> dict[str, dict[str, Any]]:
-    """The cells of each module's row, by backend."""
-    (shown,) = data("modules", *profiles_of(kind), median=None, **options)["models"]
-    labels = [column["profile"] for column in shown["columns"]]
-    rows = [row for row in shown["rows"] if row["kind"] == "module"]
-    return {row["path"]: dict(zip(labels, row["cells"], strict=True)) for row in rows}
-
-
-def test_times_are_of_all_calls_and_of_as_much_work_as_there_is():
-    found = tree(Exact)
-    for label, layers in of(Exact):
+def test_times_are_of_all_calls_and_of_as_much_work_as_there_is(tmp_path_factory):
+    profiles = [exact_profile(label, tmp_path_factory.mktemp("exact")) for label in BACKENDS]
+    (tree,) = data("modules", *profiles, median=None)["models"]
+    labels = [column["profile"] for column in tree["columns"]]
+    rows = [row for row in tree["rows"] if row["kind"] == "module"]
+    found = {row["path"]: dict(zip(labels, row["cells"], strict=True)) for row in rows}
+    for label, layers in ((item.id, item.layers) for item in profiles):
         convolutions = [layer for layer in layers.layers if "conv" in layer.kind.lower()]
         for name, calls in (("first", 1), ("second", 1), ("one", 1), ("other", 1), ("twice", 2), ("step", TURNS)):
             its = [layer for layer in layers.layers if {name, f"{name}.conv"} & set(layer.modules)]
@@ -102,10 +81,10 @@ def test_times_are_of_all_calls_and_of_as_much_work_as_there_is():
                  for name in ("first", "second", "step")}  # fmt: skip
         assert 3 < least["second"] / least["first"] < 60
         assert TURNS / 4 < least["step"] / least["first"] < TURNS * 8
-    for item in data("layers", *profiles_of(Exact), median=None)["cases"]:
+    for item in data("layers", *profiles, median=None)["cases"]:
         assert any("second" in module or "step" in module for module in item["rows"][0]["modules"])
     assert found["nothing"]["pytorch"]["times"]["median"] < 1e-3
-    assert [found["nothing"][label] for label in BACKENDS[1:-1]] == [None] * 3
+    assert [found["nothing"][label] for label in BACKENDS[1:]] == [None] * 3
     assert "never" not in found
 
 
@@ -133,18 +112,3 @@ def test_a_loop_of_an_onnx_file_is_timed_without_what_it_repeats(tmp_path):
     assert (loop.calls, convolution.calls) == (1, TURNS)
     assert min(convolution.times) > 0
     assert whole[0].kind == "Loop"
-
-
-def test_a_fused_chain_is_whole_in_the_module_around_it_or_split_among_its_parts():
-    (chain,) = [path for path in tree(Fused) if path not in ("last", "") and not path.endswith((".0", ".1", ".2"))]
-    whole, split = tree(Fused), tree(Fused, fused="split")
-    for label, layers in of(Fused):
-        fused = tuple(f"{chain}.{place}" for place in range(3))[3 - FUSED.get(label, 1) :]
-        assert fused in [layer.modules for layer in layers.layers]
-        if len(fused) == 1:
-            assert all(len(layer.modules) == 1 for layer in layers.layers)
-            continue
-        assert (whole[f"{chain}.1"][label]["times"], whole[f"{chain}.1"][label]["shared"]) == (None, True)
-        shares = [split[f"{chain}.{place}"][label]["times"]["typical"] for place in range(3)]
-        assert shares[-len(fused) :] == pytest.approx([shares[-1]] * len(fused))
-        assert sum(shares) == pytest.approx(whole[chain][label]["times"]["typical"])
