@@ -8,7 +8,6 @@ import inferlens
 from inferlens.analysis.comparison import compare, differences_sentence, environment_differences, match_cases
 from inferlens.record.record import Environment, Gpu, Measurement, ModelFacts
 from inferlens.spec.case import Budget, TensorSpec
-from inferlens.stats import comparison as statistics
 from tests.refusals import refusal
 from tests.views.samples import WRONG, broken, case, ran, saved
 
@@ -19,19 +18,6 @@ def one(base, candidate, **words):
     """The only case of a comparison."""
     (compared_case,) = compare(base, candidate, **words).cases
     return compared_case
-
-
-def test_figures_are_those_of_the_statistics():
-    base, candidate = ran(), ran(seconds=11e-3, run="new")
-    found = one(base, candidate)
-    samples = [[record.samples("latency") for record in side] for side in (base, candidate)]
-    expected = statistics.compare(*samples)
-    assert (found.ratio, found.interval, found.replicated) == (expected.ratio, expected.interval, True)
-    assert found.change == pytest.approx(0.1, abs=1e-6)
-    assert found.base.median == pytest.approx(10e-3, rel=1e-4)
-    assert (found.base.processes, found.base.samples) == (5, 500)
-    assert found.base.records == tuple(record.id for record in base)
-    assert found.change_interval.low < 0.1 < found.change_interval.high
 
 
 @pytest.mark.parametrize(("rate", "verdict"), [(90.0, "SLOWER"), (110.0, "FASTER"), (100.0, "SAME")])

@@ -1,18 +1,15 @@
 """Tables of profiles: what holds for all of them, whatever stands in the names; then layers, kernels and modules."""
 
-from xml.etree import ElementTree as Xml
-
 import pytest
 from msgspec.structs import replace
 
-from inferlens.analysis.profile_table import KernelRow, LayerRow
 from inferlens.backends.profiling.runs import GPU_CLOCK
 from inferlens.record.profile import Kernel, Layer, ModuleWork, Profile, Work
 from inferlens.record.record import Warning
 from inferlens.views.picture import chart_data
 from inferlens.views.profiles import roofline as plots
 from inferlens.views.profiles.cases import cases_of_level, group_profiles
-from inferlens.views.profiles.layers_kernels import part_tables, row_fields
+from inferlens.views.profiles.layers_kernels import part_tables
 from inferlens.views.profiles.modules import module_tree, modules_document
 from inferlens.views.renderers import render
 from tests.analysis.profiles import (
@@ -37,11 +34,6 @@ from tests.views.samples import GPU_MACHINE, WRONG, case
 BROKEN = failed(case("torchscript:trace"), "It <broke>.")
 ALL = (eager(), fused(), other(), BROKEN)
 KERNELS = of_kernels("torch_compile", made(kernel("gemm", 1e-3, "a"), kernel("relu", 1e-3, "b")))
-
-
-def test_csv_has_all_fields_of_a_row():
-    for level, kind in (("layer", LayerRow), ("kernel", KernelRow)):
-        assert {*row_fields(level), "times"} == {*kind.__struct_fields__}
 
 
 every_table = pytest.mark.parametrize("table", TABLES)
@@ -293,15 +285,9 @@ def boxes(*profiles: Profile, sort: str = "time", median: float | None = 6e-3):
 
 def test_boxes_are_drawn_of_any_names():
     pytest.importorskip("vl_convert")
-    svg, missing = plots.draw_cases(boxes(NASTY_PROFILES["layers"], *ALL), "svg")
-    shown = "".join(Xml.fromstring(svg).itertext())
-    for name in ("layer2", "pytorch fp32", "openvino fp32", "#12", "5th to 95th percentile"):
-        assert name in shown
-    assert "Gone" not in shown
-    assert missing == ["Not drawn: torchscript:trace fp32. It <broke>."]
-    assert plots.draw_cases(boxes(eager()), "png")[0][:4] == b"\x89PNG"
-    page = plots.draw_cases(boxes(NASTY_PROFILES["layers"], sort="order"), "html")[0]
+    page, missing = plots.draw_cases(boxes(NASTY_PROFILES["layers"], *ALL, sort="order"), "html")
     assert "<b>" not in page.partition("</script>")[2]
+    assert missing == ["Not drawn: torchscript:trace fp32. It <broke>."]
     refusal(r"nothing to draw.*It broke", plots.draw_cases, boxes(failed(case())), "svg")
 
 

@@ -1,7 +1,6 @@
 """Tables and charts of floors: what they show, how they add up, and what is not known."""
 
 from typing import Any
-from xml.etree import ElementTree as Xml
 
 import pytest
 from msgspec.structs import replace
@@ -107,13 +106,10 @@ def shown(*profiles: Profile) -> list[Any]:
 def test_a_roof_and_a_point_for_each_layer_that_computes():
     pytest.importorskip("vl_convert")
     chosen = shown(nasty(), *ALL[:3])
-    svg, missing = draw_cases(chosen, "svg")
-    texts = "".join(Xml.fromstring(svg).itertext())
-    for text in ("pytorch fp32", "openvino fp32", "conv", "head", "FLOPs for each byte",
-                 "memory at 1.00 GB/s", "pytorch fp32: most to be won in conv"):  # fmt: skip
-        assert text in texts
+    page, missing = draw_cases(chosen, "html")
+    assert "pytorch fp32: most to be won in conv" in page
+    assert "<b>" not in page.partition("</script>")[2]
     assert missing == ["Not drawn: torchscript:trace fp32. It <broke>."]
-    assert "<b>" not in draw_cases(chosen, "html")[0].partition("</script>")[2]
     refusal("Nothing in it computes", draw_cases, shown(worked([timed("norm", 1e-3, "norm")])), "svg")
 
 
