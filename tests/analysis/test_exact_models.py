@@ -7,9 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from inferlens.models.model import Model
 from inferlens.record.profile import Profile, decode_profile, encode_profile
-from inferlens.spec.case import TensorSpec
 from tests.analysis.profiles import profile
 from tests.backends.profiling.samples import model, prepared, profiled, seconds
 from tests.views.profiled import data
@@ -86,29 +84,3 @@ def test_times_are_of_all_calls_and_of_as_much_work_as_there_is(tmp_path_factory
     assert found["nothing"]["pytorch"]["times"]["median"] < 1e-3
     assert [found["nothing"][label] for label in BACKENDS[1:]] == [None] * 3
     assert "never" not in found
-
-
-LOOP = f"""
-<ir_version: 9, opset_import: ["": 18]>
-loops (float[1,16,32,32] image) => (float[1,16,32,32] out)
-<int64 turns = {{{TURNS}}}, bool yes = {{1}}, int64[4] sizes = {{16, 16, 3, 3}}> {{
-  [weight] weight = ConstantOfShape <value = float[1] {{0.01}}> (sizes)
-  [loop] out = Loop (turns, yes, image) <body = body (int64 turn, bool go, float[1,16,32,32] state)
-    => (bool on, float[1,16,32,32] next) {{
-      [conv] next = Conv <pads = [1, 1, 1, 1]> (state, weight)
-      [on] on = Identity (go)
-  }}>
-}}
-"""
-
-
-def test_a_loop_of_an_onnx_file_is_timed_without_what_it_repeats(tmp_path):
-    """ONNX Runtime tells the nodes of the body, OpenVINO the loop as one."""
-    onnx = pytest.importorskip("onnx")
-    onnx.save(onnx.parser.parse_model(LOOP), tmp_path / "loop.onnx")
-    file = Model("loop.onnx", "loop", "onnx", (TensorSpec("image", (1, 16, 32, 32)),), path=tmp_path / "loop.onnx")
-    nodes, whole = (profiled(label, file, prepared(tmp_path), RUNS).layers for label in BACKENDS[1:3])
-    loop, convolution = (next(layer for layer in nodes if layer.kind == kind) for kind in ("Loop", "Conv"))
-    assert (loop.calls, convolution.calls) == (1, TURNS)
-    assert min(convolution.times) > 0
-    assert whole[0].kind == "Loop"

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from inferlens.analysis.load import find_loads, load_folders, load_loads, load_tests
+from inferlens.analysis.load import load_tests
 from inferlens.record.load import Deployment, GroupRun, Limit, LoadgenVerdict, LoadRecord, LoadRun, Mix
 from inferlens.record.record import ModelFacts
 from inferlens.views.load import load_chart, load_document, load_rows
@@ -155,18 +155,6 @@ def test_a_deployment_that_was_measured_again_counts_with_its_newest_record() ->
     other = load_record(limit=Limit(0.95, 0.02), created="2026-05-03T10:00:00Z", id="other")
     assert load_tests([old, other, new]) == [[other], [new]]
     assert "1 older load test" in shown([old, other, new])
-
-
-def test_load_tests_are_read_from_their_folders(tmp_path: Path) -> None:
-    where = saved_loads(tmp_path / "resnet18", load_race())
-    (where / "broken.load.json").write_text("{}")
-    problems: list[str] = []
-    assert [record.id for record in load_loads([where], problems)] == [record.id for record in load_race()]
-    assert ("broken.load.json was left out" in problems[0], len(problems)) == (True, 1)
-    assert load_folders(tmp_path) == find_loads([tmp_path]) == find_loads([where]) == [where]
-    (tmp_path / "resnet18" / "case").mkdir()
-    (tmp_path / "resnet18" / "case" / "record.json").write_text("{}")
-    assert (find_loads([tmp_path]), find_loads([where])) == ([], [where])
 
 
 def test_a_curve_has_a_point_for_each_rate_up_to_the_knee_with_the_spread_of_its_runs() -> None:
