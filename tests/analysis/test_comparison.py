@@ -137,12 +137,6 @@ def test_a_machine_without_its_like_on_the_other_side_is_left_alone():
     refusal("No case is on both sides", match_cases, [*on(HERE), *on(THERE)], on(third, run="new"))
 
 
-@pytest.mark.parametrize(("base", "candidate"), [([], []), (ran(), []), (ran(), ran(case("openvino")))])
-def test_nothing_on_both_sides_is_one_message(base, candidate):
-    assert "inferlens show" in refusal("No case is on both sides", match_cases, base, candidate).hint
-    refusal("the same records", match_cases, ran(), ran())
-
-
 GPU = Gpu(name="a GPU", memory=80 * 2**30, uuid="GPU-1", power_limit=700.0)
 WHERE = Environment(
     cpu="a CPU", cpu_cores=8, cpu_threads=16, governor="performance", memory=64 * 2**30, gpus=(GPU,), driver="570.1",

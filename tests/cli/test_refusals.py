@@ -53,6 +53,7 @@ REFUSED = {
     "show base --view layers": "no view 'layers'", "show base --runs some": "some",
     "show base --runs": "Error: Option '--runs' requires an argument.",
     "show base --plot a.docx": "cannot be written as", "show base --plot x.svg --against beauty": "beauty",
+    "show base --plot x.svg --theme pink": "There is no theme 'pink'", "show base -f tabel": "no format 'tabel'",
     "show precisions --by batch": "something that differs: precision and backend",
     "show precisions --by colour": "There is no axis 'colour'",
     "show precisions --by precision --runs all": "--by without --runs all",

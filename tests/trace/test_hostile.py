@@ -9,7 +9,6 @@ import threading
 import tracemalloc
 import zlib
 from itertools import product
-from pathlib import Path
 
 import pytest
 
@@ -99,12 +98,6 @@ def test_all_events_behind_one_that_lacks_its_end_are_read(monkeypatch):
 ])  # fmt: skip
 def test_what_is_no_trace_is_one_error(data):
     refusal("This is not a trace", read_trace, data)
-
-
-def test_folders_devices_and_what_is_not_there(tmp_path):
-    said = {tmp_path: "is not a file", Path("/dev/zero"): "is not a file", tmp_path / "no": "cannot be read"}
-    for path, says in said.items():
-        refusal(says, read_trace, path)
 
 
 def test_zstd_and_a_pipe(tmp_path):

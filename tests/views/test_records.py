@@ -1,8 +1,6 @@
 """What every view promises. A new view is one line in ``PICTURES``; formats come by themselves."""
 
 import math
-import sys
-import xml.dom.minidom
 
 import msgspec
 import pytest
@@ -84,29 +82,6 @@ def test_renders(name, records):
 @pytest.mark.parametrize("records", NOTHING_TO_DRAW.values(), ids=NOTHING_TO_DRAW)
 def test_without_a_right_answer_there_is_text_but_no_chart(name, records):
     assert drawn(name, records) if name in TEXTS else refusal("nothing to draw", drawn, name, records)
-
-
-def test_takes_a_reference(name):
-    assert drawn(name, cpu_records(), "onnxruntime:cpu graph_level=basic")
-    refusal("No case fits the reference 'tensorrt'", drawn, name, cpu_records(), "tensorrt")
-
-
-def test_formats_and_options_that_there_are_not_are_refused():
-    assert "table" in refusal("There is no format 'tabel'", shown, cpu_records(), "tabel").hint
-    for option, value in (("format", "tiff"), ("theme", "pink")):
-        refusal(value, Chart, **{option: value})
-
-
-def test_svg_is_valid_and_runs_nothing():
-    document = xml.dom.minidom.parseString(Chart(theme="dark").render(SETS["hostile"]))
-    for element in document.getElementsByTagName("*"):
-        assert element.tagName not in {"script", "img", "image", "foreignObject", "a"}
-        assert not [name for name in element.attributes.keys() if name.startswith("on") or name.endswith("href")]  # noqa: SIM118
-
-
-def test_a_missing_plot_library_is_an_answer(monkeypatch):
-    monkeypatch.setitem(sys.modules, "vl_convert", None)
-    refusal(r"pip install .*\[plots\]", Chart().render, cpu_records())
 
 
 # ``inferlens show --view notes``: a screen of them, all case by case, as data; and the lines under a table.

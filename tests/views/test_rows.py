@@ -30,7 +30,6 @@ from tests.views.samples import (
     cpu_records,
     failure,
     gpu_records,
-    io_records,
     on_busy_machine,
     record,
     series,
@@ -104,17 +103,6 @@ def test_machines_batches_and_ways_to_call_are_never_compared_and_depths_are():
     assert [(row.batch, row.is_reference) for row in both] == [(1, True), (8, True)]
     found = rows([record(), record(case(depth=4), rate=100.0)])
     assert [(row.name, row.is_reference) for row in found] == [("pytorch fp32", True), ("pytorch fp32 depth 4", False)]
-
-
-def test_rows_that_begin_on_the_host_are_never_compared_with_those_on_the_device():
-    found = by_name(io_records())
-    host, device = found["tensorrt:rtx fp32 host io"], found["tensorrt:rtx fp32"]
-    assert (host.reference, device.reference) == ("pytorch fp32 host io", "pytorch fp32")
-    assert (host.speedup, device.speedup) == pytest.approx((5.5 / 3.5, 2.0))
-    assert (host.fastest, device.fastest) == (True, True)
-    assert (host.h2d, host.compute, host.d2h) == pytest.approx((0.001, 0.002, 0.0005))
-    assert (device.h2d, device.compute, device.d2h) == (None, None, None)
-    assert len({row.table for row in found.values()}) == 1
 
 
 def test_each_device_has_its_own_reference():
