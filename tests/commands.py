@@ -56,13 +56,6 @@ class Heard(Observer):
         self.rounds.append((number, sorted(each.options_label for each in contenders), standing))
 
 
-def started(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Runs a command in processes of its own, in the folder ``cwd``."""
-    command = [sys.executable, "-m", "inferlens", *arguments]
-    environment = dict(os.environ)  # not what C code has put into it: the width of a terminal, where there is none
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, timeout=300, check=False)
-
-
 @contextmanager
 def redirected(printed: io.StringIO) -> Iterator[None]:
     """Keep what is printed; one thread at a time."""

@@ -135,6 +135,15 @@ def without_torch(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.
 
 
 @pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To draw takes long, and how a picture looks is no matter of the test."""
+    from inferlens.views import picture
+
+    drawn = SimpleNamespace(vegalite_to_svg=lambda _: "<svg/>", vegalite_to_png=lambda *_, **__: b"a picture")
+    monkeypatch.setattr(picture, "converter", lambda: drawn)
+
+
+@pytest.fixture
 def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """What would be done in processes of its own is done in this one."""
     from tests.commands import stay

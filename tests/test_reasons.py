@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inferlens.errors import LONGEST, Unsupported, reason
+from inferlens import errors
+from inferlens.errors import LONGEST, Unsupported, installing, reason
 from tests.commands import inferlens
 
 ENTRIES = (Path(__file__).parent / "library_messages.txt").read_text(encoding="utf-8").split("\n### ")[1:]
@@ -123,3 +124,12 @@ def test_the_reason_is_in_the_row_and_the_notes(name, backend, batch, why, tmp_p
     log = inferlens("show", "out", "--log", case["label"], cwd=tmp_path).stdout
     assert re.search(why, log)
     assert "Traceback" in log
+
+
+def test_what_to_install_is_had_from_the_checkout_or_for_the_installed_package(tmp_path, monkeypatch):
+    checkout = Path(__file__).parents[1]
+    for folder, place in ((tmp_path, f"'{checkout}[onnx]'"), (checkout, "'.[onnx]'")):
+        monkeypatch.chdir(folder)
+        assert installing("onnx") == f"pip install -e {place}"
+    monkeypatch.setattr(errors, "__file__", str(tmp_path / "site-packages" / "inferlens" / "errors.py"))
+    assert installing("onnx") == "pip install 'inferlens[onnx]'"

@@ -18,22 +18,9 @@ from inferlens.execution import remote
 from inferlens.execution.cases import cases_of
 from inferlens.record.record import Record
 from inferlens.spec.plan import Plan
-from tests.commands import inferlens, output_of, refusal_of, started
+from tests.commands import inferlens, output_of, refusal_of
 from tests.execution.test_launching import Mortal, Some
 from tests.views.samples import case, record
-
-
-@pytest.mark.usefixtures("without_torch")
-def test_one_command_measures_shows_and_keeps(tmp_path):
-    words = ("--iterations", "200", "--backend", "fake:all", "--mode", "latency", "--quick")
-    done = started("bench", "fake:demo", *words, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "LIKELY FASTEST  fake:fast  2.00 ms" in done.stdout
-    assert "[3/3] fake:noisy 4." in done.stderr
-    assert "inferlens show results/demo --plot" in done.stdout
-    folders = sorted(path.parent.name for path in tmp_path.glob("results/demo/*/record.json"))
-    assert folders == ["fake-fast-fp32-b1-cpu", "fake-noisy-fp32-b1-cpu", "fake-steady-fp32-b1-cpu"]
-    assert output_of("show", "results/demo", cwd=tmp_path) == done.stdout
 
 
 def test_ways_that_are_left_out_by_default_are_named():

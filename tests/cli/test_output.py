@@ -80,9 +80,24 @@ def test_endings_are_said_in_the_help():
     assert all(ending in output_of("show", "--help", cwd=Path()) for ending in ENDINGS)
 
 
+@pytest.fixture
+def chromium(tmp_path_factory, monkeypatch):
+    """Put a script in the place of Chromium."""
+
+    def install(script):
+        path = tmp_path_factory.mktemp("browser") / "chromium"
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{path.parent}:/usr/bin:/bin")
+
+    return install
+
+
 @pytest.mark.skipif(not shutil.which("chromium"), reason="Chromium is not there")
 @pytest.mark.parametrize("words", ["report base", SHOWN["show"], SHOWN["trace"]])
-def test_a_pdf_is_the_page_on_paper(words, here):
+def test_a_pdf_is_the_page_on_paper(words, here, chromium):
+    if words != "report base":
+        chromium('for word; do case $word in --print-to-pdf=*) echo %PDF > "${word#*=}";; esac; done')
     done = inferlens(*shlex.split(words), "-o", "a.pdf", cwd=here)
     assert done.returncode in (0, 1, 3), done.stderr
     assert "Wrote a.pdf." in done.stderr
@@ -97,9 +112,7 @@ def test_without_chromium_a_pdf_is_refused_before_anything_is_measured(here, mon
         assert ("Chromium" in refusal, "apt install" in refusal) == (True, True)
 
 
-def test_a_browser_that_does_not_print_is_said(here, monkeypatch):
-    (here / "chromium").write_text("#!/bin/sh\necho It has no memory. >&2\n")
-    (here / "chromium").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{here}:/usr/bin:/bin")
+def test_a_browser_that_does_not_print_is_said(here, chromium):
+    chromium("echo It has no memory. >&2")
     assert "printed no PDF: It has no memory." in refusal_of("show", "base", "-o", "a.pdf", cwd=here)
     assert not (here / "a.pdf").exists()

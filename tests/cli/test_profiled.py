@@ -128,6 +128,7 @@ def test_several_cases_side_by_side_and_what_is_not_drawn(three_profiles):
     text = (three_profiles.parent / "graph.svg").read_text()
     assert all(name in text for name in ("pytorch fp32", "onnxruntime:cpu fp32", "openvino fp32"))
     assert nodes(three_profiles.parent / "graph.svg") == 4 + 5 + 3
+    assert "cannot be written" in refusal_of("graph", "results", "-o", "missing/a.json", cwd=three_profiles.parent)
     saved(three_profiles.parent / "hostile", nasty())
     output_of("graph", "hostile", cwd=three_profiles.parent)
     assert nodes(three_profiles.parent / "graph.svg") == 2

@@ -16,24 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands import refusal_of
+from tests.commands import output_of, refusal_of
 from tests.views.samples import sample_records, stored
 
 PLAIN_LOCALE = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-
-
-def python(*words: str, cwd: Path, **variables: str) -> subprocess.CompletedProcess[bytes]:
-    command, environment = [sys.executable, *words], {**os.environ, **variables}
-    return subprocess.run(command, capture_output=True, cwd=cwd, env=environment, check=False)
-
-
-def run(*words: str, cwd: Path, **variables: str) -> subprocess.CompletedProcess[bytes]:
-    return python("-m", "inferlens", *words, cwd=cwd, **variables)
-
-
-EACH = """
+LINES = """
 import sys
-import tempfile
 from inferlens.cli.main import main
 
 for line in sys.argv[1:]:
@@ -41,51 +29,30 @@ for line in sys.argv[1:]:
     try:
         main()
     except SystemExit as end:
-        assert not end.code, (line, end.code)
+        for stream in (sys.stdout, sys.stderr):
+            stream.write(f"exit code {end.code or 0}\\n")
+            stream.flush()
 """
 
 
-def run_each(*lines: str, cwd: Path, **variables: str) -> subprocess.CompletedProcess[bytes]:
-    """Runs commands one after the other in one process, until one fails."""
-    return python("-c", EACH, *lines, cwd=cwd, **variables)
+def run(*lines: str, cwd: Path, python: Path | str = sys.executable, **variables: str) -> list[tuple[str, str, str]]:
+    """Run commands one after the other in one process; return the exit code, output and messages of each."""
+    command, environment = [str(python), "-c", LINES, *lines], {**os.environ, **variables}
+    done = subprocess.run(command, capture_output=True, cwd=cwd, env=environment, timeout=300, check=True)
+    outputs, errors = (re.split(r"exit code (\d+)\n", stream.decode()) for stream in (done.stdout, done.stderr))
+    assert "Traceback" not in done.stderr.decode()
+    return list(zip(outputs[1::2], outputs[::2], errors[::2], strict=False))
 
 
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return stored(tmp_path_factory.mktemp("results"), sample_records())
-
-
-def test_every_command_prints_in_a_plain_locale(results):
+def test_every_command_prints_in_a_plain_locale(tmp_path):
+    stored(tmp_path, sample_records())
     lines = ("--help", "bench --help", "backends fake", "show . --view notes", "show . --bars")
-    done = run_each(*lines, cwd=results, **PLAIN_LOCALE)
-    assert (done.returncode, b"Traceback" in done.stderr) == (0, False), done.stderr.decode()
-    assert done.stdout.isascii()
-    assert (b"-----" in done.stdout, b"###" in done.stdout) == (True, True)
-    assert not re.search(rb"\?\S", done.stdout)
-
-
-def test_a_name_that_is_no_text_in_the_locale_is_a_sentence(tmp_path):
-    done = run("bench", "fake:démo", "-b", "fake", "--dry-run", cwd=tmp_path, **PLAIN_LOCALE)
-    assert (done.returncode, b"Traceback" in done.stderr) == (2, False), done.stderr.decode()
-    assert b"LC_ALL=C.UTF-8" in done.stderr
-
-
-def test_a_model_may_print_anything_in_every_locale(tmp_path):
-    code = "import torch\ndef build():\n    print('é → ✓')\n    return torch.nn.Linear(4, 4), torch.zeros(1, 4)\n"
-    (tmp_path / "net.py").write_text(code, "utf-8")
-    done = run("bench", "net.py:build", "-b", "fake", cwd=tmp_path, **PLAIN_LOCALE, PYTHONIOENCODING="ascii")
-    assert b"fake:steady cannot run a model of format 'module'" in done.stderr, done.stderr.decode()
-
-
-@pytest.mark.usefixtures("without_torch")
-def test_files_called_like_libraries_are_left_alone_by_a_user_without_a_name_and_a_home(tmp_path):
-    for name in ("random", "copy", "queue", "statistics", "logging", "numbers", "msgspec", "numpy", "torch"):
-        (tmp_path / f"{name}.py").write_text("raise SystemExit('imported')\n")
-    words = ("bench", "fake:demo", "-b", "fake", "--quick", "--iterations", "5")
-    lost = "import os, pwd, runpy; os.environ.pop('USER', 0); pwd.getpwuid = lambda _: {}[0]"
-    started_as = f"{lost}; runpy.run_module('inferlens', run_name='__main__')"
-    done = python("-c", started_as, *words, cwd=tmp_path, HOME="/nowhere")
-    assert done.returncode == 0, done.stderr.decode()
+    *shown, refused = run(*lines, "bench fake:démo -b fake --dry-run", cwd=tmp_path, **PLAIN_LOCALE)
+    assert [code for code, *_ in shown] == ["0"] * len(lines)
+    text = "".join(output for _, output, _ in shown)
+    assert (text.isascii(), "-----" in text, "###" in text) == (True, True, True)
+    assert not re.search(r"\?\S", text)
+    assert (refused[0], "LC_ALL=C.UTF-8" in refused[2]) == ("2", True), "a name that is no text in the locale"
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS])
@@ -137,42 +104,56 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "bin" / "python"
 
 
-def isolated(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    return subprocess.run(words, capture_output=True, text=True, env=environment, cwd=cwd, timeout=300, check=False)
+@pytest.fixture
+def alone(bare: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The fresh environment, where nothing of this one is on the path."""
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    return bare
 
 
-def run_bare(bare: Path, *arguments: str, cwd: Path | None = None, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = isolated(str(bare), "-m", "inferlens", *arguments, cwd=cwd)
-    assert done.returncode == code, done.stdout + done.stderr
-    return done
+LOST = """
+import os, pwd, runpy
+os.environ.pop("USER", 0)
+pwd.getpwuid = lambda _: {}[0]
+runpy.run_module("inferlens", run_name="__main__")
+"""
 
 
-def test_there_is_no_framework_in_it(bare):
+def test_one_command_measures_shows_and_keeps_without_frameworks_a_user_name_and_a_home(alone, tmp_path, monkeypatch):
+    """Files that are called like libraries are left alone."""
+    for name in ("random", "copy", "queue", "statistics", "logging", "numbers", "msgspec", "numpy", "torch"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('imported')\n")
+    monkeypatch.setenv("HOME", "/nowhere")
+    words = ("bench", "fake:demo", "--iterations", "200", "--backend", "all", "--mode", "latency", "--quick")
+    done = subprocess.run(
+        [alone, "-c", LOST, *words], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "LIKELY FASTEST  fake:fast  2.00 ms" in done.stdout
+    assert "[3/3] fake:noisy 4." in done.stderr
+    assert "inferlens show results/demo --plot" in done.stdout
+    folders = sorted(path.parent.name for path in tmp_path.glob("results/demo/*/record.json"))
+    assert folders == ["fake-fast-fp32-b1-cpu", "fake-noisy-fp32-b1-cpu", "fake-steady-fp32-b1-cpu"]
+    assert output_of("show", "results/demo", cwd=tmp_path) == done.stdout
+
+
+def test_what_is_missing_is_told_with_the_cure(alone, tmp_path):
     names = ("torch", "onnx", "onnxruntime", "openvino", "vl_convert", "transformers")
     code = f"from importlib.util import find_spec; print([name for name in {names} if find_spec(name)])"
-    assert isolated(str(bare), "-c", code).stdout == "[]\n"
-    assert all(command in run_bare(bare, "--help").stdout for command in ("bench", "show", "backends"))
-
-
-def test_backends_says_what_is_missing_and_the_cure(bare):
-    backends = json.loads(run_bare(bare, "backends", "--json").stdout)["backends"]
+    assert subprocess.run([alone, "-c", code], capture_output=True, check=True).stdout == b"[]\n"
+    stored(tmp_path, sample_records())  # of another machine
+    lines = ("--help", "show .", "backends --json", "backends", "bench resnet18", "show . --plot x.png")
+    done = run(*lines, cwd=tmp_path, python=alone)
+    assert [code for code, *_ in done] == ["0"] * 4 + ["2"] * 2, done
+    (listed, shown, data, printed, *_), (*_, unmeasured, undrawn) = ([each[place] for each in done] for place in (1, 2))
+    assert all(command in listed for command in ("bench", "show", "backends"))
+    assert "pytorch" in shown
+    backends = json.loads(data)["backends"]
     assert backends["fake"]["supports"]
     for name in ("pytorch", "torchscript", "torch_compile", "onnxruntime", "openvino"):
         (absence,) = backends[name]["absent"]
         assert "not installed" in absence["reason"]
         assert absence["cure"].startswith("pip install -e '"), "what can be had: from this checkout"
-    shown = run_bare(bare, "backends").stdout
-    assert shown.splitlines()[-1].startswith("Next: pip install -e '"), "the one command that helps"
-    assert "tensorrt]" not in shown, "not without a GPU"
-
-
-def test_what_works_without_more_works_and_what_needs_more_says_what_to_install(bare, tmp_path):
-    words = ("bench", "fake:demo", "--mode", "latency", "--quick", "--backend", "all")
-    assert "fake:fast" in run_bare(bare, *words, cwd=tmp_path).stdout
-    stored(tmp_path / "theirs", sample_records())  # of another machine
-    shown = run_bare(bare, "show", "results/demo", "theirs", cwd=tmp_path).stdout
-    assert ("demo" in shown, "pytorch" in shown) == (True, True)
-    for line, cure in (("bench resnet18", "pip install -e '"), ("show results/demo --plot x.png", "[plots]'")):
-        said = run_bare(bare, *line.split(), cwd=tmp_path, code=2).stderr
-        assert (cure in " ".join(said.split()), "Traceback" in said) == (True, False)
+    assert printed.splitlines()[-1].startswith("Next: pip install -e '"), "the one command that helps"
+    assert "tensorrt]" not in printed, "not without a GPU"
+    assert ("pip install -e '" in unmeasured, "[plots]'" in " ".join(undrawn.split())) == (True, True)

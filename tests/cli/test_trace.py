@@ -97,7 +97,7 @@ def test_every_view_in_every_format(format, folder):
             assert "default-src 'none'" in done.stdout
 
 
-def test_a_page_of_a_trace_is_that_of_a_report(folder):
+def test_a_page_of_a_trace_is_that_of_a_report(folder, undrawn):
     for words, charts in (("gpu.json", True), ("gpu.json --view overview,kernels", False), ("logs", True)):
         output_of("trace", *words.split(), "-o", "page.html", cwd=folder)
         page = (folder / "page.html").read_text()

@@ -1,22 +1,30 @@
-"""Two cases in turns: when it is over, what counts, and what is kept."""
+"""Two cases in turns: when it is over, what counts, what is kept, and what the command says."""
 
 import itertools
+import json
 import os
+import re
 import subprocess
 import sys
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 import inferlens
 from inferlens import InferlensError, load_records
+from inferlens.analysis.ab_result import ABResult
+from inferlens.analysis.interference import MachineLoad
 from inferlens.analysis.samples import latest
+from inferlens.cli.progress import RoundsBar
 from inferlens.execution import ab as running
 from inferlens.execution import child as processes
 from inferlens.execution import race as rounds
 from inferlens.execution.turns import Turns
+from inferlens.measure import environment, monitor
 from tests.commands import ended, launch
+from tests.commands import inferlens as command
 
 pytestmark = pytest.mark.usefixtures("one_process")
 QUICK = {"warmup": 2, "iterations": 30}
@@ -133,21 +141,6 @@ def test_what_is_not_the_same_work_is_said(tmp_path):
     assert not any("same work" in note for note in ab(tmp_path, "fake:steady", "fake:fast").notes)
 
 
-@pytest.mark.parametrize(("a", "b", "words", "said"), [
-    ("fake", "fake:steady", {}, "the same case"), ("fake", "fake:fast", {"batch": "1,8"}, "A means 2 cases"),
-    ("fake", "fake:all", {}, "B means 3 cases"), ("fake", "fake:fast pace=3", {}, "no option 'pace'"),
-    ("fake", "fake:fast pytorch.tf32=true", {}, "leaves out"),
-    ("fake", "fake:fast", {"option": ["pytorch.tf32=true"]}, "backend of neither case"),
-    ("fake", "fake:fast", {"max_rounds": 1}, "--max-rounds 1 is out of range"),
-    ("fake", "fake:fast", {"threshold": 0}, "threshold"), ("fake", "fake:fast", {"level": "100%"}, "level"),
-    ("fake", "fake:fast", {"within": "soon"}, "is not a duration"),
-])  # fmt: skip
-def test_bad_input_is_refused(tmp_path, a, b, words, said):
-    with pytest.raises(InferlensError, match=said):
-        ab(tmp_path, a, b, **words)
-    assert not list(tmp_path.rglob("record.json"))
-
-
 # What A and B may be
 
 
@@ -186,12 +179,6 @@ def test_two_modules_of_one_class(tmp_path):
     assert [record.model.parameters for record in load_records(tmp_path).records[:2]] == [72, 1096]
     assert found.outputs.agrees is False
     assert "DIFFERENT OUTPUTS" in str(found)
-
-
-def test_two_models_with_different_inputs_are_refused_before_anything_is_measured(tmp_path):
-    with pytest.raises(InferlensError, match=r"x=2x3x8x8:float32 of A, x=1x3x8x8:float32 of B.*Try: --input x=2x3x8x8"):
-        inferlens.ab("fake:demo batch=2", "fake:other", output=str(tmp_path), **QUICK)
-    assert not list(tmp_path.rglob("record.json"))
 
 
 CODE = """
@@ -237,28 +224,40 @@ def test_code_that_is_not_in_the_checkout_is_refused(checkouts):
     (checkouts / "empty").mkdir()
     with pytest.raises(InferlensError, match=r"shop.models:build.*"):
         inferlens.ab("shop.models:build", checkout="old,empty")
-    assert not (checkouts / "results").exists()
-
-
-def test_a_librarys_model_is_in_no_checkout(checkouts):
     with pytest.raises(InferlensError, match="resnet18 comes with a library, not from the checkout old"):
         inferlens.ab("torchvision:resnet18", checkout="old,new")
     assert not (checkouts / "results").exists()
 
 
 @pytest.mark.parametrize(("given", "words", "said"), [
-    (("fake:demo",), {}, "What to compare fake:demo with is missing"),
-    (("fake:demo", "fake:fast"), {}, "What to compare fake:fast with is missing"),
-    (("fake:demo", "fake", "fake:fast"), {"checkout": "a,b"}, "in one case of one model"),
-    (("fake:demo", "fake:other"), {"checkout": "a,b"}, "no folder a"),
-    (("fake:demo", "onnxruntim"), {"python": "a,b"}, "'onnxruntim' is not a word of a case"),
-    (("fake:demo",), {"checkout": ["nowhere", "."]}, "no folder nowhere"),
-    (("fake:demo", "fake", "fake checkout=nowhere"), {}, "no folder nowhere"),
-    (("fake:demo fp61", "fake:other"), {}, "'fp61' is not a word"),
+    ("fake:demo", {}, "What to compare fake:demo with is missing"),
+    ("fake:demo, fake:fast", {}, "What to compare fake:fast with is missing"),
+    ("fake:demo, fake, fake:fast", {"checkout": "a,b"}, "in one case of one model"),
+    ("fake:demo, fake:other", {"checkout": "a,b"}, "no folder a"),
+    ("fake:demo, onnxruntim", {"python": "a,b"}, "'onnxruntim' is not a word of a case"),
+    ("fake:demo", {"checkout": ["nowhere", "."]}, "no folder nowhere"),
+    ("fake:demo, fake, fake checkout=nowhere", {}, "no folder nowhere"),
+    ("fake:demo fp61, fake:other", {}, "'fp61' is not a word"), ("fake:demo", {"python": ""}, "A side is missing"),
+    ("fake:demo, fake, fake:fast", {"python": "a,b"}, "one case of one model"),
+    ("fake:demo, fake", {"python": "a,b", "checkout": "a,b"}, "one case of one model"),
+    ("fake:demo, fake", {"python": "a,b,c"}, "one case of one model"),
+    ("fake:demo", {"python": "old/bin/python,"}, "A side is missing"),
+    ("fake:demo, fake, fake:steady", {}, "the same case"), ("fake:demo, fake, fake:all", {}, "B means 3 cases"),
+    ("fake:demo, fake, fake:fast", {"batch": "1,8"}, "A means 2 cases"),
+    ("fake:demo, fake, fake:fast pace=3", {}, "no option 'pace'"),
+    ("fake:demo, fake, fake:fast pytorch.tf32=true", {}, "leaves out"),
+    ("fake:demo, fake, fake:fast", {"option": ["pytorch.tf32=true"]}, "backend of neither case"),
+    ("fake:demo, fake, fake:fast", {"max_rounds": 1}, "--max-rounds 1 is out of range"),
+    ("fake:demo, fake, fake:fast", {"threshold": 0}, "threshold"),
+    ("fake:demo, fake, fake:fast", {"level": "100%"}, "level"),
+    ("fake:demo, fake, fake:fast", {"within": "soon"}, "is not a duration"),
+    ("fake:demo batch=2, fake:other", {},
+     r"x=2x3x8x8:float32 of A, x=1x3x8x8:float32 of B.*Try: --input x=2x3x8x8"),
 ])  # fmt: skip
-def test_what_cannot_be_compared_is_refused(given, words, said):
+def test_what_cannot_be_compared_is_refused(given, words, said, tmp_path):
     with pytest.raises(InferlensError, match=said):
-        inferlens.ab(*given, **words)
+        inferlens.ab(*given.split(", "), output=str(tmp_path), **QUICK, **words)
+    assert not list(tmp_path.rglob("record.json"))
 
 
 # What it says
@@ -290,3 +289,104 @@ def test_its_records_are_judged_by_what_they_were_measured_with(tmp_path):
     shown = load_records(tmp_path)
     assert {(each.budget.threshold, each.budget.level) for each in shown} == {(0.2, 0.8)}
     assert "as fast: fake:steady latency=4.4 4.40 ms" in shown.answer
+
+
+# The command: exit codes, what it prints, what it keeps.
+
+FEW = ("--warmup", "2", "--iterations", "100")
+
+
+def test_it_shows_the_answer_the_sides_and_its_progress(tmp_path):
+    done = command("ab", "fake:demo", "fake:steady", "fake:fast", *FEW, "--max-rounds", "3", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    verdict, common, _, *sides, _, last = done.stdout.splitlines()
+    assert verdict.startswith("B is FASTER: 2.00x as fast as A (1.83 to 2.19), 95 % sure, 3 rounds, ")
+    assert (common, sides) == ("demo · fp32 · batch 1 · cpu", ["A fake:steady   4.00 ms", "B fake:fast     2.00 ms"])
+    assert last == "The records: inferlens show results"
+    assert "[2/2] fake:fast 2.00 ms" in done.stderr
+    assert "round 3: B is 2.00x as fast as A" in done.stderr
+    assert len(load_records([tmp_path / "results"]).records) == 6
+
+
+def test_rounds_of_two_models_are_of_both(tmp_path):
+    done = command("ab", "fake:demo", "fake:other", *FEW, "--max-rounds", "3", cwd=tmp_path)
+    said = [line for line in done.stderr.splitlines() if "round" in line]
+    assert [line[:32] for line in said] == [f"round {number}: B is 1.00x as fast as A" for number in (3,)]
+
+
+@pytest.mark.parametrize(("a", "b", "words", "code", "verdict"), [
+    ("fake", "fake:fast", (), 0, "FASTER"),
+    ("fake:noisy", "fake:noisy latency=4.001", ("--threshold", "5%"), 0, "SAME"),
+    ("fake:fast", "fake", (), 1, "SLOWER"),
+    ("fake:noisy", "fake:noisy latency=4.07", ("--within", "0s"), 3, "UNDECIDED"),
+    ("fake", "fake:fast trouble=raise", (), 4, "DID NOT RUN"),
+])  # fmt: skip
+def test_exit_codes(tmp_path, a, b, words, code, verdict):
+    done = command("ab", "fake:demo", a, b, *FEW, *words, cwd=tmp_path)
+    assert done.returncode == code, done.stderr
+    words = {"SAME": "EQUALLY FAST"}.get(verdict, verdict)
+    assert words in done.stdout.splitlines()[0]
+    assert ("To decide it: the same command with --within" in done.stdout) is (verdict == "UNDECIDED")
+
+
+def test_on_a_busy_machine_it_says_so_and_the_exit_code_does_if_asked(tmp_path, monkeypatch):
+    load = MachineLoad(busy=True, other_cpus=1.0, cpus=2)
+    monkeypatch.setattr(ABResult, "machine_load", property(lambda _: load))
+    words = ("ab", "fake:demo", "fake:fast", "fake", *FEW, "--max-rounds", "3")
+    asked = command(*words, "--fail-on-busy", cwd=tmp_path)
+    assert (asked.returncode, "B is SLOWER" in asked.stdout) == (5, True)
+    assert "Other programs used 1.0 of 2 CPUs. This is the answer for the machine as busy as it was." in asked.stdout
+    data = json.loads(command(*words, "--json", cwd=tmp_path).stdout)
+    assert (data["exit_code"], data["machine_load"]["other_cpus"]) == (1, 1.0)
+
+
+def test_it_waits_for_a_quiet_machine_if_asked(tmp_path, monkeypatch):
+    looks = iter(["other programs use 0.9 of 2 CPUs", ""])
+    monkeypatch.setattr(monitor, "other_programs", lambda **_: next(looks))
+    words = ("ab", "fake:demo", "fake:fast", "fake", *FEW, "--max-rounds", "3")
+    progress = command(*words, "--wait", "1m", cwd=tmp_path).stderr
+    waiting = progress.index("for a quiet machine: other programs use 0.9 of 2 CPUs.")
+    assert 0 < waiting < progress.index("The machine is quiet after")
+
+
+def test_json_is_all_that_standard_output_has(tmp_path):
+    done = command("ab", "fake:demo", "fake", "fake:fast", *FEW, "--json", cwd=tmp_path)
+    data = json.loads(done.stdout)
+    assert (data["schema"], data["verdict"], data["exit_code"], data["rounds"]) == ("inferlens.ab/1", "FASTER", 0, 3)
+    assert data["a"]["variant"] == "steady"
+    assert data["candidate"]["median"] == pytest.approx(0.002)
+    assert data["rule"]["within"] == 600.0
+
+
+def test_interrupted_steps_are_shown_with_those_that_are_over(tmp_path, monkeypatch):
+    monkeypatch.setattr(environment, "check", lambda *_: None)
+    update = RoundsBar.update
+
+    def interrupted(bar: RoundsBar, so_far: Any) -> None:
+        update(bar, so_far)
+        if len(so_far.steps) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(RoundsBar, "update", interrupted)
+    pythons = ",".join(f"{name}/bin/python" for name in "abc")
+    done = command("ab", "fake:demo", "fake", "--python", pythons, *FEW, cwd=tmp_path)
+    assert (done.returncode, "Interrupted" in done.stderr) == (130, True), done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines() if " ms" in line] == ["a", "b", "c"]
+    assert re.findall(r"^\[./.\]", done.stderr, re.M) == ["[1/2]", "[2/2]"] * 2
+
+
+@pytest.mark.parametrize("calls", [5, 7])
+def test_an_interrupted_one_says_how_it_stands(tmp_path, monkeypatch, calls):
+    """In the first round, and in the second: the model, the backends and the reference are three calls of their own."""
+    begun: list[object] = []
+
+    def interrupted(*given: Any, **words: Any) -> object:
+        begun.append(given)
+        if len(begun) == calls:
+            raise KeyboardInterrupt
+        return launch(*given, **words)
+
+    monkeypatch.setattr("tests.commands.launch", interrupted)
+    done = command("ab", "fake:demo", "fake", "fake:fast", *FEW, cwd=tmp_path)
+    assert (done.returncode, "Interrupted" in done.stderr) == (130, True), done.stderr
+    assert ("UNDECIDED" in done.stdout) is (calls == 7)

@@ -237,9 +237,9 @@ def test_who_has_enough_waits_for_the_other_one_which_is_not_time_spent(turns, c
     assert rule.spent == pytest.approx(len(latency.samples) * 0.004)
 
 
-def cases_in(folder, *sides, timeout=60.0):
+def cases_in(folder, *sides, timeout=60.0, seconds=0.1):
     """Cases of the fake backend, to be measured in processes of their own."""
-    budget = Budget(mode="latency", warmup=3, seconds=0.5, timeout=timeout)
+    budget = Budget(mode="latency", warmup=3, seconds=seconds, timeout=timeout)
     plan = Plan(model=("fake:demo",), budget=budget, output=str(folder))
     case, found = Case(model="fake:demo", backend="fake"), ModelInfo(spec="fake:demo", name="demo", format="fake")
     pairs = zip(("steady", "fast", "noisy"), sides, strict=False)
@@ -247,9 +247,9 @@ def cases_in(folder, *sides, timeout=60.0):
     return Scheduler(plan, Observer(), folder), [(PlannedCase(case, found, None), 0) for case in cases]
 
 
-def one_round(folder, *sides, timeout=60.0):
+def one_round(folder, *sides, **words):
     """The records of two cases of the fake backend that were measured in turns."""
-    scheduler, pair = cases_in(folder, *sides, timeout=timeout)
+    scheduler, pair = cases_in(folder, *sides, **words)
     return scheduler.measure_in_turns(pair, MeasureOptions(scheduler.plan.budget, only_right=True))
 
 
@@ -265,7 +265,7 @@ def calls_of(records):
 
 
 def test_calls_of_both_alternate_and_never_overlap(tmp_path):
-    pair = one_round(tmp_path, {}, {})
+    pair = one_round(tmp_path, {}, {}, seconds=0.5)
     calls = calls_of(pair)
     assert all(before[1] <= after[0] + 2e-6 for before, after in itertools.pairwise(calls))
     assert sum(a[2] != b[2] for a, b in itertools.pairwise(calls)) >= 8
@@ -277,9 +277,9 @@ def test_those_that_die_or_hang_take_none_of_the_others_time_and_show_where_they
     """One that hangs after its answer keeps it."""
     monkeypatch.setattr(child, "GOODBYE", 0.5)
     sides = {"trouble": "kill"}, {"trouble": "hang"}, {"trouble": "hang", "when": "exit"}
-    killed, hung, late = one_round(tmp_path, *sides, timeout=6.0)
+    killed, hung, late = one_round(tmp_path, *sides, timeout=4.0)
     assert (killed.status, hung.status, late.status) == ("crashed", "timed out", "ok")
-    assert "6 s" in hung.reason
+    assert "4 s" in hung.reason
     assert any("fake.py" in line for line in hung.output_tail)
 
 

@@ -325,10 +325,6 @@ def test_names_of_log_folders_differ_where_cases_differ():
 
 
 def test_the_command_says_where_traces_are_and_how_to_look_at_them(tmp_path):
-    wrong = {"--active 3": "no effect without --torch", "--torch-profiler --level kernel": "with --torch"}
-    for line, what in wrong.items():
-        done = commands.inferlens("profile", "fake:demo", *line.split(), cwd=tmp_path)
-        assert (done.returncode, what in done.stderr, list(tmp_path.iterdir())) == (2, True, [])
     options = ("-b", "fake:steady,fake:fast", "--option", "fake.trouble=none,raise", "--tensorboard", "runs")
     done = commands.inferlens("profile", "fake:demo", *options, "--torch-profiler", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

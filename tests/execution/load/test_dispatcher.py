@@ -14,20 +14,7 @@ import numpy as np
 import pytest
 
 from inferlens.execution.load import dispatcher
-from inferlens.execution.load.dispatcher import (
-    ANSWERED,
-    EXPIRED,
-    FAILED,
-    REACH,
-    REFUSED,
-    Dispatcher,
-    LoadLog,
-    SimulatedInstances,
-    Traffic,
-    choose_batching,
-    measure,
-    unit_times,
-)
+from inferlens.execution.load.dispatcher import Dispatcher, LoadLog, SimulatedInstances, Traffic, unit_times
 from inferlens.record.load import POOL, Arrivals, Deployment, Limit, LoadRecord
 from inferlens.spec.case import Case
 
@@ -54,46 +41,35 @@ def test_requests_wait_as_long_as_in_lindleys_recursion(rate: float, random_call
     assert (log.sent - log.due)[1:] == pytest.approx(lindley(np.diff(times), services[:-1]), abs=1e-6)
 
 
-def served(times: Sequence[float], deployment: Deployment, seconds: float = 1.0) -> LoadLog:
+def served(times: Sequence[float], deployment: Deployment, seconds: float) -> LoadLog:
     instances = SimulatedInstances(deployment.instances, lambda _samples, _size: seconds)
     return Dispatcher(Traffic(np.array(times), [0]), instances, deployment).run()
 
 
-def test_a_batch_goes_when_it_is_full() -> None:
-    log = served([0, 0.1, 0.2, 0.3], Deployment(max_batch=2, wait=10))
-    assert log.sent.tolist() == pytest.approx([0.1, 0.1, 1.1, 1.1])
-    assert log.size.tolist() == [2, 2]
+OK, AT_ONCE = dispatcher.ANSWERED, [0.0, 0.0, 0.0]
+QUEUES = {
+    "a batch goes when it is full": ([0, 0.1, 0.2, 0.3], Deployment(max_batch=2, wait=10), 1.0, {
+        "sent": [0.1, 0.1, 1.1, 1.1], "size": [2, 2]}),
+    "a batch goes when its first request has waited": ([0, 0.1, 5], Deployment(max_batch=8, wait=0.5), 0.2, {
+        "sent": [0.5, 0.5, 5], "padded": [2, 1]}),
+    "a batch is padded to a prepared size": (AT_ONCE, Deployment(max_batch=16), 1.0, {"padded": [4]}),
+    "nobody waits for requests that will not come": ([0, 0.1], Deployment(max_batch=8, wait=60), 1.0, {
+        "sent": [0.1, 0.1]}),
+    "two instances serve side by side": (AT_ONCE, Deployment(instances=2), 1.0, {
+        "answered": [1, 1, 2], "instance": [0, 1, 0]}),
+    "a full queue refuses": ([0, 0.1, 0.2, 0.3], Deployment(queue=2), 1.0, {
+        "status": [OK, OK, OK, dispatcher.REFUSED]}),
+    "a request that waits too long is given up": ([0, 0.1, 1.5], Deployment(timeout=0.5), 1.0, {
+        "status": [OK, dispatcher.EXPIRED, OK], "answered": [1, math.nan, 2.5]}),
+}  # fmt: skip
 
 
-def test_a_batch_goes_when_its_first_request_has_waited() -> None:
-    log = served([0, 0.1, 5], Deployment(max_batch=8, wait=0.5), seconds=0.2)
-    assert log.sent.tolist() == pytest.approx([0.5, 0.5, 5])
-    assert log.padded.tolist() == [2, 1]
-
-
-def test_a_batch_is_padded_to_a_prepared_size() -> None:
-    assert served([0, 0, 0], Deployment(max_batch=16)).padded.tolist() == [4]
-
-
-def test_nobody_waits_for_requests_that_will_not_come() -> None:
-    assert served([0, 0.1], Deployment(max_batch=8, wait=60)).sent.tolist() == pytest.approx([0.1, 0.1])
-
-
-def test_two_instances_serve_side_by_side() -> None:
-    log = served([0, 0, 0], Deployment(instances=2))
-    assert log.answered.tolist() == pytest.approx([1, 1, 2])
-    assert log.instance.tolist() == [0, 1, 0]
-
-
-def test_a_full_queue_refuses() -> None:
-    log = served([0, 0.1, 0.2, 0.3], Deployment(queue=2))
-    assert log.status.tolist() == [ANSWERED, ANSWERED, ANSWERED, REFUSED]
-
-
-def test_a_request_that_waits_too_long_is_given_up() -> None:
-    log = served([0, 0.1, 1.5], Deployment(timeout=0.5))
-    assert log.status.tolist() == [ANSWERED, EXPIRED, ANSWERED]
-    assert math.isnan(log.answered[1])
+@pytest.mark.parametrize("name", QUEUES)
+def test_requests_are_queued_and_batched(name: str) -> None:
+    times, deployment, seconds, expected = QUEUES[name]
+    log = served(times, deployment, seconds)
+    for field, values in expected.items():
+        assert getattr(log, field).tolist() == pytest.approx(values, nan_ok=True), field
 
 
 def test_requests_of_other_groups_share_no_batch() -> None:
@@ -105,7 +81,7 @@ def test_requests_of_other_groups_share_no_batch() -> None:
 def test_the_run_ends_when_the_limit_cannot_be_kept_any_more() -> None:
     instances = SimulatedInstances(1, lambda _samples, _size: 1.0)
     log = Dispatcher(Traffic(np.arange(100) * 0.1, [0]), instances, Deployment(), Limit(0.97, 2.0)).run()
-    assert FAILED in log.status
+    assert dispatcher.FAILED in log.status
     assert len(log.due) < 100
 
 
@@ -138,39 +114,35 @@ def record(deployment: Deployment | None = None, limit: float = 0.1, **fields: A
 def measured(record: LoadRecord, seconds: Callable[[int], float] = lambda size: 0.01 + 0.001 * size) -> LoadRecord:
     """Return the record with what was measured on simulated instances whose calls take some seconds at a size."""
     instances = SimulatedInstances(record.deployment.instances, lambda _samples, size: seconds(size))
-    return measure(record, instances, lambda _: None)
+    return dispatcher.measure(record, instances, lambda _: None)
 
 
 @pytest.mark.parametrize("instances", [1, 3])
 def test_evenly_spaced_requests_are_served_up_to_the_rate_of_the_calls(instances: int) -> None:
-    capacity = measured(record(Deployment(instances), seconds=10)).capacity
+    capacity = measured(record(Deployment(instances), seconds=4)).capacity
     assert capacity == pytest.approx(instances / 0.011, rel=0.03)
 
 
 def test_random_requests_are_served_as_in_an_m_d_1_queue() -> None:
     rho, service = 0.6, 0.011
     limit = service + wait_of(rho, service)
-    rounds = [record(limit=limit, arrivals=Arrivals(), seconds=100, round=number) for number in (1, 2)]
+    rounds = [record(limit=limit, arrivals=Arrivals(), seconds=40, round=number) for number in (1, 2)]
     capacity = np.mean([measured(record).capacity for record in rounds])
     assert capacity * service == pytest.approx(rho, rel=0.05)
 
 
 def wait_of(rho: float, service: float) -> float:
-    """Return the 0.99 quantile of the wait in an M/D/1 queue, by Lindley's recursion over a million arrivals."""
-    gaps = np.random.default_rng(11).exponential(service / rho, size=1_000_000)
+    """Return the 0.99 quantile of the wait in an M/D/1 queue, by Lindley's recursion over many arrivals."""
+    gaps = np.random.default_rng(11).exponential(service / rho, size=300_000)
     return float(np.quantile(lindley(gaps, np.full(len(gaps), service)), 0.99))
 
 
-@pytest.mark.parametrize(
-    ("service", "size", "capacity"),
-    [({1: 0.01, 2: 0.011, 4: 0.012, 8: 0.016}, 8, 8 / 0.016), ({size: 0.01 * size for size in (1, 2, 4, 8)}, 1, 100)],
-    ids=["batches serve more", "batches serve no more"],
-)
-def test_batches_are_chosen_where_they_serve_more(
-    service: dict[int, float], size: int, capacity: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(("service", "size", "capacity"), [
+    ({1: 0.01, 2: 0.011, 4: 0.012, 8: 0.016}, 8, 8 / 0.016), ({size: 0.01 * size for size in (1, 2, 4, 8)}, 1, 100),
+], ids=["batches serve more", "batches serve no more"])  # fmt: skip
+def test_batches_are_chosen_where_they_serve_more(service, size, capacity, monkeypatch):
     monkeypatch.setattr(dispatcher, "SIMULATED_REQUESTS", 500)
-    best, rate = choose_batching(record(Deployment(1, 8), service=(service,)))
+    best, rate = dispatcher.choose_batching(record(Deployment(1, 8), service=(service,)))
     assert best.deployment.max_batch == size
     assert rate == pytest.approx(capacity, rel=0.15)
 
@@ -186,7 +158,7 @@ def test_a_limit_that_no_rate_keeps_ends_the_search_before_the_traffic_takes_ver
     """A call takes 11 ms: the search begins at a quarter of the rate that full use would serve."""
     result = measured(record(limit=0.005))
     assert result.capacity == 0
-    assert min(run.rate for run in result.runs) > 1 / 0.011 / 4 / REACH
+    assert min(run.rate for run in result.runs) > 1 / 0.011 / 4 / dispatcher.REACH
 
 
 @pytest.mark.parametrize(("draw", "count"), [(0, 4), (1, 0)])
@@ -199,7 +171,7 @@ def test_the_curve_below_a_capacity_is_measured_once(draw: int, count: int) -> N
 
 def test_a_search_whose_time_is_over_ends_once_a_rate_kept_the_limit() -> None:
     instances = SimulatedInstances(1, lambda _samples, size: 0.01)
-    result = measure(record(), instances, lambda _: None, end=0.0)
+    result = dispatcher.measure(record(), instances, lambda _: None, end=0.0)
     assert result.capacity
     assert result.capacity <= 100 * 1.01
     assert len(result.runs) <= 3

@@ -1,0 +1,269 @@
+"""``show`` and ``compare`` as a person or a workflow runs them, also of load tests: tables, exit codes and files."""
+
+from __future__ import annotations
+
+import json
+import re
+import typing
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as Xml
+
+import msgspec
+import pytest
+
+from inferlens import ab, compare
+from inferlens.analysis.comparison import METRICS, Verdict
+from inferlens.execution import ab as ab_run
+from inferlens.execution.protocol import PlannedCase
+from inferlens.record.load import Limit, LoadRecord
+from inferlens.record.record import Environment
+from inferlens.views.comparison import COMPARISON_FORMATS
+from tests.commands import inferlens, output_of, refusal_of
+from tests.snapshots import compare_with_stored
+from tests.views.samples import WRONG, broken, case, on_busy_machine, ran, saved
+from tests.views.test_load import load_race, load_record, mixed_record, saved_loads
+
+# Which runs are shown
+
+OTHER = case("openvino")
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """Three runs: the second is fastest, and in the last the first case is slow; the other case is in the first."""
+    for day, seconds in (("01", 10e-3), ("02", 5e-3), ("03", 20e-3)):
+        made = {"run": day, "created": f"2026-05-{day}T10:00:00Z"}
+        saved(tmp_path / "results", [*ran(seconds=seconds, **made), *(ran(OTHER, 9e-3, **made) if day == "01" else [])])
+    return tmp_path
+
+
+def rows(folder: Path, *words: str) -> list[dict[str, Any]]:
+    """The rows of the results as data."""
+    return json.loads(output_of("show", "results", *words, "--json", cwd=folder))["rows"]
+
+
+def test_the_newest_run_is_shown_and_that_there_are_more_is_said(runs):
+    compare_with_stored("records/the newest run", output_of("show", "results", cwd=runs))
+    assert {row["backend"]: row["runs"] for row in rows(runs)} == {"pytorch": 3, "openvino": 1}
+
+
+def test_several_runs_of_one_case_are_said(tmp_path):
+    for day in ("01", "02"):
+        saved(tmp_path / "results", ran(run=day, created=f"2026-05-{day}T10:00:00Z"))
+    said = "There are several runs of 1 case; the newest is shown: --runs all shows each."
+    assert said in inferlens("show", "results", cwd=tmp_path).stdout
+    (tmp_path / "one").mkdir()
+    saved(tmp_path / "one", ran())
+    assert "several runs" not in inferlens("show", "one", cwd=tmp_path).stdout
+
+
+def test_each_run_has_a_table_and_no_row_is_compared_with_another_run_s(runs):
+    compare_with_stored("records/each run", output_of("show", "results", "--runs", "all", cwd=runs))
+    assert [(row["run"][8:10], row["backend"], row["fastest"]) for row in rows(runs, "--runs", "all")] == [
+        ("01", "openvino", True), ("01", "pytorch", False), ("02", "pytorch", True), ("03", "pytorch", True),
+    ]  # fmt: skip
+
+
+def test_a_run_without_the_reference_has_its_own(runs):
+    words = ("--runs", "all", "--reference")
+    shown = output_of("show", "results", *words, "openvino", cwd=runs)
+    compare_with_stored("records/each run against openvino", shown)
+    references = [row["reference"].partition(" ")[0] for row in rows(runs, *words, "openvino")]
+    assert references == ["openvino", "openvino", "pytorch", "pytorch"]
+    assert "No case fits the reference 'tensorrt'" in refusal_of("show", "results", *words, "tensorrt", cwd=runs)
+
+
+def test_chosen_columns_still_tell_at_which_batch_a_row_is():
+    shown = output_of("show", "examples/h200/tensorrt/resnet50", "--columns", "latency", cwd=ROOT)
+    (header,) = [line for line in shown.splitlines() if line.strip().startswith("way")]
+    assert header.split() == ["way", "batch", "ms"]
+
+
+# compare
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    return saved(tmp_path / "base", [*ran(noise=10), *ran(OTHER)])
+
+
+def candidate(folder: Path, records: list) -> Path:
+    return saved(folder / "new", [msgspec.structs.replace(each, run="new", id=f"{each.id} new") for each in records])
+
+
+@pytest.mark.parametrize(("records", "code", "word"), [
+    ([*ran(seconds=2e-3, noise=10), *ran(OTHER)], 0, "FASTER"),
+    ([*ran(seconds=15e-3, noise=10), broken(OTHER)], 1, "SLOWER"), ([*ran(noise=10), *ran(OTHER)], 3, "UNDECIDED"),
+    ([*ran(noise=10), *ran(OTHER, 1e-3, agreement=WRONG)], 4, "wrong"), (ran(noise=10), 4, "ONLY IN BASE"),
+])  # fmt: skip
+def test_exit_codes(tmp_path, base, records, code, word):
+    candidate(tmp_path, records)
+    done = inferlens("compare", "base", "new", cwd=tmp_path)
+    assert (done.returncode, done.stderr, word in done.stdout) == (code, "", True), done.stdout
+
+
+@pytest.mark.parametrize(("records", "code"), [
+    ([*ran(seconds=2e-3), *ran(OTHER)], 5), ([*ran(seconds=15e-3), *ran(OTHER)], 5), (ran(), 4),
+], ids=["faster", "slower", "did not run"])  # fmt: skip
+def test_on_a_busy_machine_the_exit_code_says_so_if_asked(tmp_path, base, records, code):
+    candidate(tmp_path, [on_busy_machine(each) for each in records])
+    plain, asked = (inferlens("compare", "base", "new", *more, cwd=tmp_path) for more in ((), ("--fail-on-busy",)))
+    assert plain.returncode in (0, 1, 4)
+    assert asked.returncode == code
+    assert "Of the candidate alone: Other programs used 1.0 of 2 CPUs. Changes may come from that." in plain.stdout
+
+
+def test_a_file_and_the_table_beside_it(tmp_path, base):
+    candidate(tmp_path, [*ran(seconds=15e-3), *ran(OTHER)])
+    table = inferlens("compare", "base", "new", cwd=tmp_path).stdout
+    done = inferlens("compare", "base", "new", "-f", "junit", "-o", "report.xml", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, table)
+    assert "Wrote report.xml" in done.stderr
+    assert Xml.parse(tmp_path / "report.xml").getroot().tag == "testsuites"
+    assert inferlens("compare", "base", "new", "-o", "nowhere/report.xml", cwd=tmp_path).returncode == 2
+
+
+def test_metric_threshold_and_level(tmp_path):
+    saved(tmp_path / "base", ran(rate=100.0))
+    candidate(tmp_path, ran(seconds=10.5e-3, rate=110.0))
+    for words, code, said in (
+        ((), 1, "SLOWER"), (("--threshold", "0.2"), 0, ""), (("--threshold", "20 %", "--level", "99%"), 0, ""),
+        (("--metric", "throughput"), 0, "FASTER"), (("--metric", "throughput"), 0, "+10.0 ± 0.3 %"),
+        (("--metric", "GPU time"), 4, ""),
+    ):  # fmt: skip
+        done = inferlens("compare", "base", "new", *words, cwd=tmp_path)
+        assert (done.returncode, said in done.stdout) == (code, True), words
+
+
+def test_unlike_machines_are_refused_unless_told(tmp_path):
+    saved(tmp_path / "base", ran())
+    candidate(tmp_path, ran(environment=Environment(cpu="another \x1b[31m", cpu_threads=4)))
+    said = refusal_of("compare", "base", "new", cwd=tmp_path)
+    for words in ("CPU: Intel(R) Xeon(R) Platinum 8480C / another", "CPU threads: 16 / 4", "--unlike"):
+        assert words in said
+    assert "\x1b" not in said
+    assert "Not the same conditions" in output_of("compare", "base", "new", "--unlike", cwd=tmp_path)
+
+
+def test_files_that_are_no_records_are_said_and_the_rest_is_compared(tmp_path):
+    saved(tmp_path / "base", ran())
+    new = candidate(tmp_path, ran())
+    (new / "broken").mkdir()
+    (new / "broken" / "record.json").write_bytes(b'{"schema":"inferlens.record/9"}')
+    done = inferlens("compare", "base", "new", cwd=tmp_path)
+    assert (done.returncode, done.stderr.count("was left out"), "SAME" in done.stdout) == (0, 1, True), done.stderr
+
+
+def test_the_page_names_every_verdict_format_metric_and_code():
+    page = (ROOT / "docs" / "compare.md").read_text(encoding="utf-8")
+    page, _, turns = page.partition("## One against another")
+    turns = re.sub(r"\s+", " ", turns)
+    assert all(f"{code}: " in turns or f"{code} " in turns for code in (0, 1, 2, 3, 4, 130))
+    assert set(re.findall(r"^\| `([A-Z]+(?: [A-Z]{2,})*)` \|", page, re.M)) == set(typing.get_args(Verdict))
+    assert all(f"`{format}`" in page for format in COMPARISON_FORMATS)
+    assert all(metric in page for metric in METRICS)
+    assert re.findall(r"^\| (\d) \|", page, re.M) == ["0", "1", "2", "3", "4", "5"]
+
+
+# Load tests
+
+
+def rounds(capacity: float, name: str = "a", **fields: object) -> list[LoadRecord]:
+    """Rounds of one way whose capacities are half a percent apart."""
+    return [
+        load_record(capacity=capacity * (1 + 0.005 * number), round=number, id=f"{name}{number}", **fields)
+        for number in range(5)
+    ]
+
+
+def test_show_takes_the_folder_or_the_one_above_if_there_are_no_other_records(tmp_path: Path) -> None:
+    saved_loads(tmp_path / "results" / "resnet18", load_race())
+    for path in ("results/resnet18/load", "results"):
+        done = inferlens("show", path, cwd=tmp_path)
+        assert "FASTEST  openvino: 201 requests/s, 1.99x the next" in done.stdout, done.stderr
+
+
+def test_show_of_records_mentions_the_load_test(tmp_path: Path) -> None:
+    saved(tmp_path / "results", ran())
+    saved_loads(tmp_path / "results", load_race())
+    done = inferlens("show", "results", cwd=tmp_path)
+    assert "More results of it: inferlens show results/load" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("capacity", "verdict", "code"), [(80.0, "SLOWER", 1), (100.0, "SAME", 0), (130.0, "FASTER", 0)]
+)
+def test_a_regression_in_capacity_is_an_exit_code(tmp_path: Path, capacity: float, verdict: str, code: int) -> None:
+    saved_loads(tmp_path / "a", rounds(100.0))
+    saved_loads(tmp_path / "b", rounds(capacity, "b"))
+    for words in (("a/load", "b/load"), ("a", "b", "--metric", "capacity")):
+        done = inferlens("compare", *words, cwd=tmp_path)
+        assert (done.returncode, verdict in done.stdout) == (code, True), done.stdout + done.stderr
+    assert "capacity, 5 rounds on each side" in done.stdout
+    data = json.loads(inferlens("compare", "a/load", "b/load", "--format", "json", cwd=tmp_path).stdout)
+    assert (data["metric"], data["exit_code"]) == ("capacity", code)
+    compared = compare(tmp_path / "a" / "load", tmp_path / "b" / "load")
+    assert (compared.metric, compared.exit_code) == ("capacity", code)
+
+
+@pytest.mark.parametrize(
+    ("capacity", "verdict", "code"), [(80.0, "SLOWER", 1), (130.0, "FASTER", 0), (None, "DID NOT RUN", 4)]
+)
+def test_ab_compares_capacities_in_rounds(
+    tmp_path: Path, one_process: None, monkeypatch: pytest.MonkeyPatch, capacity: float | None, verdict: str, code: int
+) -> None:
+    """The search for a capacity takes half a minute, so its records are planted."""
+
+    def planted(_: object, planned: PlannedCase, limit: str, number: int, *__: object) -> LoadRecord:
+        assert limit == "p99=20ms"
+        own = 100.0 if planned.case.variant == "steady" else capacity
+        return load_record(capacity=own and own + number, round=number, case=planned.case, id=f"{number}{own}")
+
+    monkeypatch.setattr(ab_run, "measure_capacity", planted)
+    words = {"metric": "capacity", "limit": "p99=20ms", "output": str(tmp_path)}
+    result = ab("fake:demo", "fake:steady", "fake:fast", **words)
+    assert (result.verdict, result.exit_code) == (verdict, code)
+    if capacity:
+        assert "as many requests/s as A" in str(result)
+
+
+def test_a_side_that_keeps_no_rate_or_answers_wrongly_did_not_run(tmp_path: Path) -> None:
+    saved_loads(tmp_path / "a", rounds(100.0))
+    saved_loads(tmp_path / "b", rounds(100.0, "b", agreement=WRONG))
+    saved_loads(tmp_path / "c", [load_record(capacity=None, id="c")])
+    for side, words in (("b", "wrong"), ("c", "not measured")):
+        done = inferlens("compare", "a", side, "--threshold", "5%", cwd=tmp_path)
+        assert (done.returncode, words in done.stdout) == (4, True), done.stdout
+
+
+def test_load_tests_of_other_traffic_are_not_compared(tmp_path: Path) -> None:
+    saved_loads(tmp_path / "a", rounds(100.0))
+    saved_loads(tmp_path / "b", rounds(100.0, "b", limit=Limit(0.95, 0.01)))
+    done = inferlens("compare", "a", "b", cwd=tmp_path)
+    assert (done.returncode, "No traffic was searched for its capacity on both sides" in done.stderr) == (2, True)
+
+
+def test_a_chart_is_drawn_in_each_form(tmp_path: Path) -> None:
+    pytest.importorskip("vl_convert")
+    saved_loads(tmp_path / "results", load_race())
+    for name in ("load.svg", "load.png", "load.html"):
+        done = inferlens("show", "results", "--plot", name, "--theme", "dark", cwd=tmp_path)
+        assert (done.returncode, (tmp_path / name).stat().st_size > 10_000) == (0, True), done.stderr
+    svg = (tmp_path / "load.svg").read_text("utf-8")
+    for words in ("FASTEST · openvino", "limit 50.1 ms", "load (requests/s)", "busy (%)", "took longer", "that wait"):
+        assert words in svg
+
+
+def test_a_report_has_a_section_for_load_tests(tmp_path: Path, undrawn: None) -> None:
+    saved(tmp_path / "both", ran())
+    for folder in ("both", "only"):
+        saved_loads(tmp_path / folder, [*load_race(), load_record("onnxruntime", 50.0), mixed_record()])
+        done = inferlens("report", folder, "-o", f"{folder}.md", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        text = (tmp_path / f"{folder}.md").read_text("utf-8")
+        assert "## Under load" in text
+        assert "FASTEST openvino: 201 requests/s" in text
+        assert "Requests by size" in text
+        assert (tmp_path / f"{folder}-pictures" / "load-1.svg").exists()
