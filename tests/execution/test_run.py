@@ -1,6 +1,7 @@
-"""From Python: names, live modules, options; real backends on a tiny real model; the order of repeats."""
+"""From Python: names, live modules, options, repeats and the race; real backends on a tiny real model."""
 
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import replace
 
 import msgspec
@@ -9,23 +10,31 @@ import torch
 
 import inferlens
 from inferlens import InferlensError
+from inferlens.analysis.notes import case_notes
+from inferlens.analysis.race import race
+from inferlens.analysis.samples import latest, steady_samples
 from inferlens.backends.base import Recommendation
 from inferlens.backends.fake import Fake, FakeRunner
 from inferlens.errors import Unsupported
+from inferlens.execution import child, scheduler
 from inferlens.execution import child as processes
-from inferlens.execution import scheduler
-from inferlens.execution.protocol import Observer, PlannedCase
+from inferlens.execution import race as running
+from inferlens.execution.protocol import Observer, PlannedCase, TaskResult
+from inferlens.execution.race import budget_of_rounds, fit_in_memory
 from inferlens.execution.resume import request_hash
 from inferlens.execution.run import measuring_order
-from inferlens.execution.scheduler import Scheduler
-from inferlens.execution.tasks import BenchmarkJob
+from inferlens.execution.scheduler import Scheduler, interference_of
+from inferlens.execution.tasks import BenchmarkJob, BenchmarkResult
 from inferlens.models.model import ModelInfo
-from inferlens.record.record import CUT_SHORT
-from inferlens.spec.case import Case
+from inferlens.record.machine import Before
+from inferlens.record.record import CUT_SHORT, IN_TURNS, Environment, Gpu, Measurement, Memory
+from inferlens.spec.case import Budget, Case
 from inferlens.spec.plan import Plan
-from tests.analysis.machine_logs import cpu_log, during
+from inferlens.views.rows import rows
+from tests.analysis.machine_logs import cpu_log, during, gpu_log
 from tests.commands import Heard, ended, launch
-from tests.views.samples import case
+from tests.views.samples import case, facts
+from tests.views.samples import record as sample
 
 LAUNCH = processes.launch
 pytestmark = pytest.mark.usefixtures("one_process")
@@ -301,3 +310,242 @@ def test_a_case_that_failed_and_one_with_another_file_are_measured_again(tmp_pat
         data.write_bytes(content)
         hashes.add(request_hash("bench", Plan(model=("fake:demo",), weights=str(data)), "fake:demo", None))
     assert len(hashes) == 2
+
+
+# The race: who meets whom, for how long, and what is said at the end.
+
+
+def raced(folder, latencies, **words):
+    told = Heard()
+    words = {"backend": "fake:noisy", "warmup": 2, "max_time": "0.5s", **words}
+    option = [f"fake.latency={latencies}", *words.pop("option", [])]
+    records = inferlens.bench("fake:demo", option=option, output=str(folder), observer=told, **words)
+    return list(records), told
+
+
+def answer(records):
+    return race({runs.first.id: runs for runs in latest(records)}).answer
+
+
+def times(records):
+    """How often each case was measured, by its latency."""
+    return dict(Counter(str(each.case.options.get("latency", 4.0)) for each in records))
+
+
+def test_those_within_reach_meet_until_one_is_fastest_and_others_are_measured_once(tmp_path):
+    records, told = raced(tmp_path, "4,4.6,20")
+    met = 1 + len(told.rounds)
+    assert times(records) == {"4.0": met, "4.6": met, "20.0": 1}
+    found = answer(records)
+    assert (found.kind, found.rounds, found.chance > 0.95, met >= 2) == ("fastest", met, True, True)
+    assert told.rounds[0] == (2, ["", "latency=4.6"], told.rounds[0][2])
+    assert told.rounds[-1][2].startswith("fake:noisy 1.1")
+    assert all(each.facts[IN_TURNS] for each in records)
+    assert all(each.measurement("throughput") for each in records)
+    assert len({each.run for each in records}) == 1
+
+
+def test_equals_end_a_race_and_are_named(tmp_path):
+    records, told = raced(tmp_path, "4,4.001", backend="fake:steady")
+    assert (answer(records).kind, len(answer(records).fastest), len(told.rounds)) == ("fastest", 2, 4)
+
+
+def test_quick_is_each_case_once_and_repeats_are_as_many_as_asked_for(tmp_path):
+    quick, told = raced(tmp_path / "quick", "4,4.6", quick=True)
+    assert (times(quick), told.rounds) == ({"4.0": 1, "4.6": 1}, [])
+    assert (answer(quick).kind, answer(quick).rounds) == ("likeliest", 0)
+    fixed, told = raced(tmp_path / "fixed", "4,4.6", repeats=2)
+    assert (times(fixed), told.rounds) == ({"4.0": 2, "4.6": 2}, [])
+
+
+@pytest.mark.parametrize(("words", "anew"), [({}, {False}), ({"rebuild": True}, {True})])
+def test_rebuild_is_for_processes_of_rounds_too(words, anew, tmp_path, monkeypatch):
+    given, launch = [], child.launch
+
+    def launched(task, job, returns, **more):
+        given.append(job)
+        return launch(task, job, returns, **more)
+
+    monkeypatch.setattr(child, "launch", launched)
+    records, _ = raced(tmp_path, "4,5", within="1s", **words)
+    built = [job.rebuild for job in given if isinstance(job, BenchmarkJob)]
+    assert (len(built), {*built}) == (len(records), anew)
+
+
+def test_when_time_is_over_the_likeliest_is_known_with_its_probability(tmp_path):
+    records, told = raced(tmp_path, "4,4.05", within="1us")
+    found = answer(records)
+    assert (found.kind, len(found.open), len(told.rounds), 0 < found.chance < 1) == ("likeliest", 1, 1, True)
+
+
+def test_what_fails_or_is_wrong_meets_nobody(tmp_path):
+    records, told = raced(tmp_path, "4,4.6", backend="fake:steady", option=["fake.trouble=none,raise"])
+    assert {each.status for each in records if each.repeat > 1} == {"ok"}
+    assert all(set(names) <= {"latency=4.0 trouble=none", "latency=4.6 trouble=none"} for _, names, _ in told.rounds)
+
+
+def test_one_after_the_other_where_they_do_not_fit_into_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(running, "memory_left", lambda: 0)
+    records, told = raced(tmp_path, "4,4.6", backend="fake:steady")
+    assert len(told.rounds) == 2
+    assert not any(IN_TURNS in each.facts for each in records)
+    first = [each.case.options.get("latency", 4.0) for each in records if each.repeat][::2]
+    assert set(first) == {4.0, 4.6}, "who goes first changes"
+
+
+@pytest.mark.parametrize(("known", "facts", "fits"), [
+    ((40, 40), {}, True), ((40, 80), {}, False),  # GiB of 139
+    ((40, None), {}, True), ((80, None), {}, False), ((None, None), {}, False),  # what is unknown counts as the other
+    ((None, None), {IN_TURNS: "each other"}, True),  # they have been there together
+])  # fmt: skip
+def test_room_on_the_gpu(known, facts, fits, monkeypatch):
+    monkeypatch.setattr(running, "memory_left", lambda: 2**50)
+    of = case("tensorrt", device="cuda")
+    peaks = [None if gib is None else gib * 2**30 for gib in known]
+    here = Environment(gpus=(Gpu(name="GPU", memory=139 * 2**30),))
+    memories = [Memory(host_peak=2**30, device_peak=peak) for peak in peaks]
+    records = [sample(of, facts=facts, memory=memory, environment=here) for memory in memories]
+    assert fit_in_memory(records) == fits
+
+
+def test_samples_that_were_asked_for_all_count(tmp_path):
+    (only,), _ = raced(tmp_path, "4", iterations=1000, mode="latency", max_time=None)
+    assert len(only.samples("latency")) == len(steady_samples(only, "latency").samples) == 1000
+
+
+def test_what_a_process_of_a_round_measures():
+    assert budget_of_rounds(Budget()) == Budget(warmup_seconds=0.1, max_time=2.0)
+    assert budget_of_rounds(Budget(mode="throughput", seconds=3.0)) == Budget(mode="throughput", seconds=3.0)
+    assert budget_of_rounds(Budget(iterations=50)) == Budget(iterations=50)
+    assert budget_of_rounds(Budget(max_time=20.0)).max_time == 5.0
+    assert budget_of_rounds(Budget(max_time=0.3)).max_time == 0.3
+    concurrent = budget_of_rounds(Budget(), cases=4, rounds=4)
+    assert (concurrent.warmup_seconds, concurrent.max_time) == (0.025, 0.5)
+    assert budget_of_rounds(Budget(), cases=2, rounds=2).max_time == 2.0
+
+
+@pytest.mark.parametrize("after", [1, 2])
+def test_a_race_that_was_interrupted_at_its_beginning_does_not_hide_the_complete_one(tmp_path, after):
+    words = {"backend": "fake:steady", "output": str(tmp_path), "warmup": 2, "max_time": "0.5s"}
+    for latencies in ("4,4.6", "4,5"):  # the second case of the second run is a new one
+        with pytest.raises(KeyboardInterrupt) if latencies == "4,5" else nullcontext():
+            watch = Heard(after) if latencies == "4,5" else None
+            inferlens.bench("fake:demo", option=[f"fake.latency={latencies}"], observer=watch, rerun=True, **words)
+    runs = latest(inferlens.load_records(tmp_path).records)
+    assert [len(each.records) for each in runs] == [2, 2, *[1] * (after - 1)]
+    assert [len(each.later) for each in runs] == [1, 0, *[0] * (after - 1)]
+    assert race({each.first.id: each for each in runs[:2]}).answer.kind == "fastest"
+    said = [note.message for note in case_notes(runs[0]) if note.code == "cut-short"]
+    assert said == ["A later run was cut short before all of its processes were measured."]
+
+
+def test_a_named_reference_takes_part_in_the_first_round(tmp_path):
+    records, told = raced(tmp_path, "4,4.1,9", backend="fake:steady", reference="fake:steady latency=9.0")
+    assert (times(records)["9.0"], told.rounds[0][:2]) == (1, (2, ["", "latency=4.1"]))
+    slow = next(row for row in rows(records, "latency=9.0") if row.place == 1)
+    assert (slow.reference, slow.sure, slow.speedup) == ("fake:steady fp32 latency=9.0", True, pytest.approx(9 / 4))
+
+
+def test_two_rounds_are_concurrent_where_there_are_cpus_for_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(running, "usable_cpus", lambda: range(4))
+    records, told = raced(tmp_path, "4,4.6")
+    assert [number for number, *_ in told.rounds] == [*range(3, 2 * len(told.rounds) + 2, 2)]
+    for latency in (4.0, 4.6):
+        repeats = [each.repeat for each in records if each.case.options.get("latency", 4.0) == latency]
+        assert sorted(repeats) == [*range(1, told.rounds[-1][0] + 1)]
+    assert (answer(records).kind, answer(records).rounds) == ("fastest", told.rounds[-1][0])
+    monkeypatch.setattr(running, "usable_cpus", lambda: range(3))
+    _, told = raced(tmp_path / "few", "4,4.6")
+    assert [number for number, *_ in told.rounds][:1] == [2]
+    _, told = raced(tmp_path / "alone", "4,8", backend="fake:steady")
+    assert [(number, len(names)) for number, names, _ in told.rounds] == [(2, 2)]
+
+
+# What the machine did to a case: marks of its samples, energy and memory.
+
+ON_GPU = case(device="cuda", batch=8)
+ON_CPU = case(batch=8)
+COUNT = 800
+BUSY = during(3.0, 3.5, 3.9, 0.0)  # others' load: of 4 CPUs nearly all
+
+
+def latencies(count=COUNT):
+    """From 1 s to 9 s, without a gap."""
+    each = 8 / count
+    begins = tuple(1 + index * each for index in range(count))
+    return Measurement(metric="latency", unit="s", clock="a clock", samples=(each,) * count, begins=begins)
+
+
+def windows(count=10):
+    """From 1 s to 9 s, without a gap, of 100 calls each."""
+    rates = (100 * count / 8,) * count
+    return msgspec.structs.replace(latencies(count), metric="throughput", unit="calls/s", samples=rates, calls=100)
+
+
+def answer_of(*measurements, **fields):
+    return TaskResult(model=facts(ON_GPU), value=BenchmarkResult(measurements=measurements or (latencies(),)), **fields)
+
+
+def test_a_calm_machine_leaves_all_samples():
+    found = interference_of(ON_CPU, answer_of(latencies(), windows()), cpu_log())
+    assert (found.marks.count, found.marks.disturbed) == (COUNT, ())
+    assert (found.window_marks.count, found.window_marks.disturbed) == (10, ())
+
+
+def test_of_two_in_turns_no_energy_is_told_and_memory_of_the_gpu_where_processes_are_named():
+    whole = msgspec.structs.replace(gpu_log(), peak_memory_used=900, before=Before(memory_used=300))
+    named = msgspec.structs.replace(whole, peak_case_memory=500)
+    told = ((named, True), (whole, True), (whole, False))
+    beside, nameless, alone = (interference_of(ON_GPU, answer_of(), log, in_turns=both) for log, both in told)
+    assert [each.memory.device_peak for each in (beside, nameless, alone)] == [500, None, 600]
+    assert "in turns" in beside.energy.reason
+
+
+def test_a_short_disturbance_leaves_samples_out():
+    """A mean of half a second stands for the interval before it: from 2.5 s to 3.5 s, of windows three of ten."""
+    log = cpu_log(others=BUSY, busy=during(3.0, 3.5, 4.0, 1.0))
+    marks = interference_of(ON_CPU, answer_of(), log).marks
+    first, last = (latencies().begins[place] for place in (marks.discarded[0], marks.discarded[-1]))
+    assert (first, last) == (pytest.approx(2.495, abs=0.01), pytest.approx(3.495, abs=0.01))
+    assert (marks.touched, marks.clean) == ({"cpu busy": len(marks.discarded)}, True)
+    found = interference_of(ON_CPU, answer_of(latencies(), windows()), log)
+    assert (found.window_marks.disturbed, found.window_marks.discarded) == ((1, 2, 3), (1, 2, 3))
+
+
+def test_what_is_not_known_has_no_marks():
+    for told, log in ((answer_of(), None), (TaskResult(status="failed"), cpu_log())):
+        found = interference_of(ON_CPU, told, log)
+        assert (found.machine, found.marks, found.energy, found.cpu_energy) == (None,) * 4
+    old = msgspec.structs.replace(latencies(), begins=())
+    assert interference_of(ON_CPU, answer_of(old), cpu_log()).marks is None
+
+
+@pytest.mark.parametrize(("on", "log", "measured", "joules", "items"), [
+    (ON_GPU, gpu_log(energy=lambda time: 300 * time), latencies(), 300 * 8 / (COUNT * 8), COUNT * 8),
+    (ON_CPU, cpu_log(energy=lambda time: 40 * time), latencies(), 40 * 8 / (COUNT * 8), COUNT * 8),
+    (ON_GPU, gpu_log(energy=lambda time: 300 * time), windows(), 300 * 8 / 8000, 10 * 100 * 8),
+])  # fmt: skip
+def test_energy_is_of_an_item_and_of_the_device(on, log, measured, joules, items):
+    found = interference_of(on, answer_of(measured), log)
+    energy, other = (found.energy, found.cpu_energy) if on is ON_GPU else (found.cpu_energy, found.energy)
+    assert (energy.joules, energy.items, other) == (pytest.approx(joules), items, None)
+    flushed = interference_of(msgspec.structs.replace(on, cold=True), answer_of(measured), log)
+    energy = flushed.energy or flushed.cpu_energy
+    assert (energy.joules, "flushed" in energy.reason) == (None, True)
+
+
+def test_device_memory_is_that_of_the_watch_with_its_basis():
+    own = Memory(host_peak=10, host_basis="ru_maxrss", library_peak=5, library_basis="PyTorch")
+    log = msgspec.structs.replace(gpu_log(), peak_case_memory=700)
+    found = interference_of(ON_GPU, answer_of(memory=own), log).memory
+    assert (found.device_peak, found.host_peak, found.library_peak) == (700, 10, 5)
+    assert found.device_basis.startswith("NVML: memory of the case's processes")
+
+
+@pytest.mark.parametrize(("on", "status", "peak", "found"), [
+    (ON_CPU, "ok", 700, None), (ON_GPU, "ok", None, None), (ON_GPU, "out of memory", 700, 700),
+], ids=["on the CPU", "not watched", "failed"])  # fmt: skip
+def test_device_memory_is_known_of_a_case_that_failed_and_on_the_cpu_is_none(on, status, peak, found):
+    log = msgspec.structs.replace(gpu_log(), peak_case_memory=peak)
+    memory = interference_of(on, answer_of(status=status, memory=Memory(host_peak=10)), log).memory
+    assert (memory.host_peak, memory.device_peak) == (10, found)
