@@ -46,7 +46,6 @@ DOCS = ROOT / "docs"
 MADE = ("command-line.md", "python.md", "measured-on-an-h200.html")  # by `make docs`, and not kept
 WRITTEN = sorted(path for path in DOCS.rglob("*.md") if path.name not in MADE)
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *WRITTEN]
-EXAMPLES = ROOT / "examples" / "h200"
 # What a block of commands needs. The second is also for what reads files of the reader's.
 ANYWHERE, MARKS = "runs anywhere", ("runs anywhere", "takes minutes", "needs a GPU")
 GROUP = typer.main.get_command(app)
@@ -212,14 +211,13 @@ def test_recommended_ways_are_documented():
 @pytest.mark.parametrize(("title", "names"), [
     ("Status", set(typing.get_args(Status))), ("Phases", set(typing.get_args(PhaseName))),
     ("Measurements", set(typing.get_args(Metric))),
+    ("The record", {field.encode_name for field in msgspec.structs.fields(Record)}),
 ])  # fmt: skip
 def test_the_words_of_the_record_are_documented(title, names):
     assert names_in(section(DOCS / "record.md", title)) == names
 
 
-def test_the_fields_of_the_record_and_tolerances_are_documented():
-    fields = {field.encode_name for field in msgspec.structs.fields(Record)}
-    assert names_in(section(DOCS / "record.md", "The record")) == fields
+def test_tolerances_are_documented():
     rows = [row for row in table_rows(section(DOCS / "record.md", "Agreement")) if len(row) == 3]
     assert {row[0].lower(): float(row[1]) for row in rows} == TOLERANCES
 
@@ -400,9 +398,10 @@ def test_commands_that_run_anywhere_run(path, tmp_path, undrawn):
         assert done.stdout or done.stderr
 
 
-@pytest.fixture(scope="module")
-def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The package of ``add-a-backend.md``, installed by hand: its files and what an installer writes of its name."""
+@pytest.fixture
+def installed(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The package of ``add-a-backend.md``, where this process finds it: its files, and what an installer writes."""
+    pytest.importorskip("torch")
     folder = tmp_path_factory.mktemp("package")
     files = re.findall(r"^`([\w.]+)`:\n\n```\w+\n(.*?)^```", text(DOCS / "add-a-backend.md"), re.M | re.S)
     for name, body in files:
@@ -415,16 +414,9 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ((group, points),) = project["entry-points"].items()
     lines = [f"[{group}]", *(f"{name} = {value}" for name, value in points.items())]
     (installed / "entry_points.txt").write_text("\n".join(lines))
-    return folder
-
-
-@pytest.fixture
-def installed(package: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The package, where this process finds it."""
-    pytest.importorskip("torch")
-    monkeypatch.syspath_prepend(package)
+    monkeypatch.syspath_prepend(folder)
     monkeypatch.setitem(vars(BACKENDS), "_points", Registry(BACKENDS.group, BACKENDS.kind)._points)
-    return package
+    return folder
 
 
 def test_the_backend_of_the_guide_runs_and_is_right(installed, tmp_path):

@@ -24,7 +24,7 @@ from tests.views.samples import WRONG, case, failure, record
 RESNET = ModelInfo(spec="torchvision:resnet18", name="resnet18", format="module", argument="resnet18")
 
 
-def told(cases: list[Case], ended: list[Any], every: float = 20.0, refused: tuple[int, ...] = ()) -> list[str]:
+def told(cases: list[Case], ended: list[Any], every: float = 20.0, refused: tuple[int, ...] = ()) -> str:
     """The lines of a pipe, of cases that take ``every`` so many seconds."""
     out, clock = io.StringIO(), itertools.count(step=every)
     with Bar(Console(file=out, highlight=False), clock=lambda: float(next(clock))) as bar:
@@ -33,7 +33,7 @@ def told(cases: list[Case], ended: list[Any], every: float = 20.0, refused: tupl
         for each in ended:
             bar.began(each.case)
             bar.done(each, Path())
-    return out.getvalue().splitlines()
+    return out.getvalue().rstrip()
 
 
 FIVE = [case(name) for name in ("pytorch", "onnxruntime:cpu", "torch_compile", "openvino", "tensorrt")]
@@ -60,7 +60,7 @@ def bar_of(cases: list[Case], **console: Any) -> Iterator[tuple[Bar, io.StringIO
         yield bar, out
 
 
-def rounds() -> list[str]:
+def rounds() -> str:
     """The lines of two ways that are measured twice, meet, and meet in finals."""
     with bar_of(THREE[:2]) as (bar, out):
         for each in THREE[:2] * 2:
@@ -69,24 +69,21 @@ def rounds() -> list[str]:
         for number in (1, 4):
             bar.round(number, THREE[:2], "openvino 1.07x pytorch", finals=3)
     assert len(bar.records) == 4
-    return out.getvalue().splitlines()
+    return out.getvalue().rstrip()
 
 
-def one_of_two_races() -> list[str]:
+def one_of_two_races() -> str:
     """The lines of a round of one of several races."""
     with bar_of(BATCHES[:2]) as (bar, out):
         bar.round(2, BATCHES[1:2], "openvino 1.07x pytorch")
-    return out.getvalue().splitlines()
+    return out.getvalue().rstrip()
 
 
-LINES = {
+test_lines = screens_test("progress", {
     "a line for each case": lambda: told(FIVE, ENDED, refused=(4,)),
     "words tell cases apart": lambda: told(THREADS, [failure(THREADS[0]), *at_10_ms(*THREADS[1:])]),
     "rounds": rounds,
     "one of two races": one_of_two_races,
-}
-test_lines = screens_test("progress", {
-    name: lambda made=made: "\n".join(made()) for name, made in LINES.items()
 })  # fmt: skip
 
 
@@ -103,7 +100,7 @@ def test_the_clock_runs_on_once_each_case_was_measured():
 
 def test_a_reason_is_never_cut():
     reason = "word " * 100 + "why"
-    assert any(line.endswith(reason) for line in told([case()], [failure(case(), reason=reason)]))
+    assert any(line.endswith(reason) for line in told([case()], [failure(case(), reason=reason)]).splitlines())
 
 
 def test_what_is_under_way_is_not_cut_off_unmarked():

@@ -8,7 +8,7 @@ import pytest
 
 from tests.analysis.profiles import eager, failed, fused, other, traced
 from tests.analysis.profiles import saved as saved_profiles
-from tests.commands import inferlens, output_of
+from tests.commands import inferlens
 from tests.trace.samples import text, training
 from tests.views.samples import case, ran, saved
 
@@ -118,6 +118,7 @@ REFUSED = {
     "export ours:shown --to x.onnx --input imagine=1x3x8x8": "imagine",
     "profile fake:demo --active 3": "no effect without --torch",
     "profile fake:demo --torch-profiler --level kernel": "with --torch",
+    "tune fake:demo --only fake:fast,fake:steady,fp8": "",
     "bensh": "did you mean bench?", "resnet18": "Try: inferlens bench resnet18",
     "layers nowhere": "nowhere does not exist", "modules empty": "There is no profile in empty",
     "layers profiles --plot layers.gif": "cannot be written as 'gif'",
@@ -187,16 +188,3 @@ def test_a_batch_that_one_file_forbids_is_a_row_beside_those_that_run(folder, tm
     done = inferlens("bench", "fixed.onnx", *words, cwd=folder)
     assert done.returncode == 0, done.stderr
     assert "[2/2] onnxruntime:cpu batch 4 unsupported: The file does not take image=4x3x8x8:float32." in done.stderr
-
-
-def test_a_dry_run_tells_how_long_it_takes_on_one_screen(tmp_path):
-    axes = ("--backend", "fake:all", "--batch", "1,2,3,4,5,6,7,8", "--precision", "fp32,fp8")
-    done = inferlens("bench", "fake:demo", *axes, "--dry-run", cwd=tmp_path)
-    lines = done.stdout.splitlines()
-    assert (len(lines) <= 24, max(map(len, lines)) <= 100) == (True, True)
-    times = r"about \d+ min( \d+ s)?, then rounds: about 1 min \(--within\)\."
-    assert re.fullmatch(rf"48 cases, 24 of them can run: {times}", lines[-1])
-    assert "32 more cases: --json lists all of them." in lines
-    inferlens("bench", "fake:demo", "-b", "fake", "--iterations", "5", cwd=tmp_path)
-    known = output_of("bench", "fake:demo", "-b", "fake", "--dry-run", cwd=tmp_path)
-    assert known.splitlines()[-1] == "1 case, 1 of them can run: about 5 s."

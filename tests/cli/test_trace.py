@@ -172,11 +172,6 @@ def test_screen(name, folder):
     compare_with_stored(f"trace/{name}", done.stderr + done.stdout)
 
 
-def test_a_view_goes_into_a_file(folder):
-    assert output_of("trace", "gpu.json", "--view", "kernels", "-o", "kernels.csv", cwd=folder) == ""
-    assert len((folder / "kernels.csv").read_text().splitlines()) == 4
-
-
 def test_damage_is_remarked_on_and_too_little_memory_is_one_error(folder, monkeypatch):
     (folder / "cut.json").write_bytes(training()[:-2000])
     done = inferlens("trace", "cut.json", "--view", "kernels", cwd=folder)

@@ -8,7 +8,6 @@ import json
 import site
 import sys
 import venv
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -53,7 +52,6 @@ def build():
     print("é → ✓")
     return torch.nn.Linear(4, 1), torch.ones(1, 4)
 """
-Make = Callable[..., str]
 
 
 def installed(folder, name, version, entry_points=""):

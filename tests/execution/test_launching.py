@@ -23,7 +23,6 @@ from inferlens.execution.child import START
 from inferlens.execution.protocol import Observer, Order, RemoteObserver, from_json
 from inferlens.execution.ray import Needs, RayWorker, needs_of, serve
 from inferlens.execution.remote import LAUNCHERS, GpuCard, Worker, WorkerLost, chosen_cards, core_shares, launcher_of
-from inferlens.execution.resume import content_of
 from inferlens.measure import environment
 from inferlens.measure.environment import code
 from inferlens.record.record import CUT_SHORT, Environment
@@ -182,11 +181,6 @@ def test_rerun_and_another_request_or_model_file_take_nothing_over(tmp_path, cut
     records += bench(tmp_path, heard, quick=True, iterations=11)
     assert not {each.id for each in cut_short} & {each.id for each in records}
     assert (len(records), heard.remarks) == (12, [])
-    (tmp_path / "model.onnx").write_bytes(b"1")
-    plan = Plan(model=("x",), weights=str(tmp_path / "model.onnx"))
-    before = content_of("fake:demo", plan)
-    (tmp_path / "model.onnx").write_bytes(b"2")
-    assert before != content_of("fake:demo", plan)
 
 
 def test_a_race_goes_on_where_it_began(some):
