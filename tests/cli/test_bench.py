@@ -131,7 +131,7 @@ def test_one_option_with_several_values_is_compared_with_its_default(tmp_path):
     ({"fake.knob_a": "1,2"}, 3), ({"fake.knob_a": "0,1"}, 2), ({"fake.knob_a": "1"}, 1),
     ({"fake.knob_a": "1,2", "fake.knob_c": "1"}, 3), ({"fake.knob_a": "1,2", "fake.knob_c": "1,2"}, 4),
 ])  # fmt: skip
-def test_the_default_is_added_to_the_values_of_one_option(options, count):
+def test_the_default_is_added_to_the_values_of_one_option(options, count, one_process):
     plan = Plan.from_words({"model": "fake:demo", "backend": "fake", "option": options})
     assert len(cases_of(replace(plan, recommended=True))) == count
     assert len(cases_of(plan)) == count - (count == 3), "other commands measure what they are given"
