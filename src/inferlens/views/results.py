@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import types
+from collections import UserList
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import cached_property
@@ -275,25 +276,13 @@ class Tuning(Records):
         return self.tuned[0]
 
 
-class LoadTest(Displayed, Sequence[LoadRecord]):
-    """Hold the records of a load test, failed ones included; ``print`` shows the answer.
+class LoadTest(Displayed, UserList[LoadRecord]):
+    """Hold a record of each deployment and round of a load test, failed ones included; ``print`` shows the answer."""
 
-    Attributes:
-        records: a record of each deployment and round, as a list.
-    """
-
-    def __init__(self, records: Iterable[LoadRecord]) -> None:
-        self.records = list(records)
-
-    def __len__(self) -> int:
-        return len(self.records)
-
-    @overload
-    def __getitem__(self, place: int) -> LoadRecord: ...
-    @overload
-    def __getitem__(self, place: slice) -> LoadTest: ...
-    def __getitem__(self, place: int | slice) -> LoadRecord | LoadTest:
-        return LoadTest(self.records[place]) if isinstance(place, slice) else self.records[place]
+    @property
+    def records(self) -> list[LoadRecord]:
+        """Return the records as a list."""
+        return self.data
 
     def __repr__(self) -> str:
         return f"<{plural(len(self), 'load record')} of {listing(sorted({record.case.model for record in self}))}>"
