@@ -37,18 +37,10 @@ def document(table: str, loaded_profiles: LoadedProfiles, **options: Any) -> Doc
     return parts_document(level, cases_of_level(loaded_profiles, level), **options)
 
 
-def drawn(
-    table: str,
-    *profiles: Profile,
-    format: str = "table",
-    width: int = 250,
-    color: bool = False,
-    median: float | None = 6e-3,
-    wide: bool = False,
-    **options: Any,
-) -> str:
+def drawn(table: str, *profiles: Profile, format: str = "table", median: float | None = 6e-3, **options: Any) -> str:
+    screen = {name: options.pop(name) for name in ("width", "color", "wide") if name in options}
     shown = document(table, loaded(*profiles, median=median), **options)
-    return render(shown, format, width=width, color=color, wide=wide)
+    return render(shown, format, **{"width": 250, **screen})
 
 
 def data(table: str, *profiles: Profile, **options: Any) -> Any:
@@ -58,9 +50,3 @@ def data(table: str, *profiles: Profile, **options: Any) -> Any:
 def lines(table: str, *profiles: Profile, **options: Any) -> list[dict[str, str]]:
     """What CSV has."""
     return list(csv.DictReader(io.StringIO(drawn(table, *profiles, format="csv", **options))))
-
-
-def row(text: str, name: str) -> list[str]:
-    """Cells of the row of that name, without the lines of a tree."""
-    (found,) = [line for line in text.splitlines() if f"{line} ".lstrip("├─└│ ").startswith(f"{name}  ")]
-    return found.partition(f"{name} ")[2].split()
