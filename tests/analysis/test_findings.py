@@ -197,14 +197,6 @@ def test_a_rule_is_silent(code, why, of, record):
     assert not of_rule(code, of, record=record(of) if record else None), why
 
 
-def test_what_wins_most_comes_first_and_doubts_of_the_profile_last():
-    parts = [("conv", 6.0, "Conv2d"), ("bn", 1.0, "BatchNorm2d"), ("relu", 2.0, "ReLU"), ("permute", 0.5, "Transpose")]
-    of = layered(*(layer(*part) for part in parts))
-    named = [finding.code for finding in findings(of, unprofiled(of, 4.0))]
-    assert named == ["unfused-chains", "reformats", "doubtful-profile"]
-    assert named[:-1] == [finding.code for finding in inferlens.findings(of)]
-
-
 def test_at_most_three_layers_are_far_and_those_that_lose_most():
     layers = [layer(f"conv{number}", float(number)) for number in range(1, 6)]
     flops = {f"conv{number}": 1e9 for number in range(1, 6)}

@@ -70,15 +70,6 @@ def test_a_fused_layer_is_of_the_module_with_the_work(flops, conv, norm, itself)
     assert bool([one for one in module_table.rows if one.kind == "itself"]) == bool(itself)
 
 
-def test_folding():
-    module_table = table(eager(), depth=1)
-    assert (module_table.depth, module_table.deepest) == (1, 3)
-    folded = {".".join(one.path): one.folded for one in module_table.rows if one.kind == "module"}
-    assert folded == {"conv1": 0, "bn1": 0, "layer1": 6, "layer2": 3}
-    assert row(module_table, "layer1").cells == row(table(eager()), "layer1").cells
-    assert table(eager(), depth=99).depth == 3
-
-
 def test_rows_of_odd_modules_and_their_order():
     twice = profile(case(), [layer("first", 1e-3, "act", "act"), layer("second", 1e-3, "act", calls=2)])
     cell = row(table(twice), "act").cells[0]

@@ -1,7 +1,6 @@
 """Rows of records: names, order, references, speed-ups, and cases measured in several processes."""
 
 import json
-import math
 import random
 import shlex
 
@@ -59,16 +58,6 @@ def test_the_own_batch_of_a_model_and_the_same_size_are_one_case():
 
 
 # One process each
-
-
-def test_speedups_are_ratios_of_medians():
-    found = by_name([constant("pytorch", 0.02), constant("openvino", 0.01), constant("torchscript:trace", 0.04)])
-    fast = found["openvino fp32"]
-    assert found["pytorch fp32"].is_reference
-    assert (fast.speedup, fast.speedup_low) == (pytest.approx(2.0), None), "of single processes"
-    assert found["torchscript:trace fp32"].speedup == pytest.approx(0.5)
-    assert [row.name for row in found.values() if row.fastest] == ["openvino fp32"]
-    assert {row.reference for row in found.values()} == {"pytorch fp32"}
 
 
 def test_order_is_by_speed_then_wrong_then_failed():
@@ -238,17 +227,6 @@ def test_processes_count_alike_however_many_samples_they_have():
     assert row.median == pytest.approx(row.mean) == pytest.approx(row.p95) == pytest.approx((0.001 * 0.004**3) ** 0.25)
 
 
-WAVE = [1 + 0.4 * math.sin(2 * math.pi * index / 12) for index in range(12)]
-
-
-def test_a_likely_winner_is_the_likeliest_and_the_other_is_open():
-    found = rows([*processes("pytorch", *[0.01] * 12), *processes("openvino", *(0.0097 * one for one in WAVE))])
-    row, base = found
-    assert (base.is_reference, base.standing, row.standing, row.fastest) == (True, "open", "likeliest", True)
-    assert row.speedup_low < 1 < row.speedup_high
-    assert 0.5 < row.chance < 0.95
-
-
 def on_card(backend: str, median: float, uuid: str):
     environment = msgspec.structs.replace(GPU_MACHINE, gpus=(Gpu(name=GPU, uuid=uuid),))
     return record(case(backend, device="cuda"), median=median, id=backend, environment=environment)
@@ -269,16 +247,6 @@ def test_the_card_that_a_case_ran_on_is_its_machine_and_not_the_first_of_the_hos
     (row,) = rows([found])
     assert (row.device_name, row.card) == (GPU, "GPU-2")
     assert row.machine != rows([record(case(device="cuda"), environment=both)])[0].machine
-
-
-def test_rounds_are_pairs_so_that_drift_cancels_out():
-    drift = (0.0100, 0.0110, 0.0121, 0.0133)
-    base = processes("pytorch", *drift)
-    fast = processes("openvino", *(seconds * 0.97 for seconds in drift))
-    alone = [replace(item, run="run-2") for item in fast]
-    paired, row = (next(row for row in rows([*base, *item]) if row.backend == "openvino") for item in (fast, alone))
-    assert paired.speedup == pytest.approx(row.speedup, rel=1e-3)
-    assert row.speedup_low < 1 < paired.speedup_low
 
 
 def test_a_process_that_failed_is_told_and_one_that_is_wrong_makes_the_case_wrong():
