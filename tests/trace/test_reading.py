@@ -4,7 +4,6 @@ import gzip
 import json
 from decimal import Decimal
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +12,7 @@ from inferlens.errors import InferlensError
 from inferlens.trace import read as texts
 from inferlens.trace.model import Category
 from inferlens.trace.read import read_trace
-from tests.trace.samples import H100, V100, event, kernel, launch, of_torch, shared, text, training
+from tests.trace.samples import H100, V100, event, of_torch, shared, text, training
 
 
 def times(trace):
@@ -41,18 +40,6 @@ def test_public_traces_of_old_and_new_writers(path, events, gpu, calls):
     assert (len(trace), len(trace.gpu), len(trace.calls), trace.notes) == (events, gpu, calls, ())
     assert (trace.gpu.correlation > 0).all()
     assert (trace.gpu.grid[trace.category[trace.gpu.row] == Category.KERNEL] > 0).all()
-
-
-def test_gpu_events_have_what_the_profiler_writes_of_them():
-    known = {
-        "registers per thread": 40, "shared memory": 1024, "blocks per SM": 0.5,
-        "est. achieved occupancy %": 31, "grid": [7, 2, 1], "block": [128, 1, 1],
-    }  # fmt: skip
-    gpu = read_trace(text(launch(3, 1), kernel(3, 4, 2, **known), kernel(4, 9, 1, "Memset", "gpu_memset"))).gpu
-    assert (gpu.grid.tolist(), gpu.block[0].tolist()) == ([[7, 2, 1], [0, 0, 0]], [128, 1, 1])
-    whole = (gpu.registers, gpu.shared_memory, gpu.stream, gpu.device)
-    assert [column.tolist() for column in whole] == [[40, -1], [1024, -1], [7, 7], [0, 0]]
-    assert (gpu.blocks_per_sm[0], gpu.occupancy[0], np.isnan(gpu.occupancy[1])) == (0.5, 31, True)
 
 
 @given(st.integers(-(2**60), 2**60), st.integers(0, 2**50))

@@ -140,15 +140,6 @@ def test_the_ways_that_matter_are_named_and_what_is_wrong_says_so():
     compare_with_stored("chart/error", "\n".join(said))
 
 
-def test_the_line_joins_what_nothing_beats_in_both_and_nothing_wrong():
-    chart = points_chart(rows(points()), "error", THEMES["light"])
-    (panel,) = chart["vconcat"][0]["vconcat"]
-    line = panel["layer"][0]["data"]["values"]
-    assert [point["label"] for point in line] == [
-        "openvino int8 (likely fastest)", "openvino fp32", "pytorch fp32 (reference)",
-    ]  # fmt: skip
-
-
 def test_where_more_is_better_the_line_rises():
     points = [{"x": x, "up": up, "filled": True} for x, up in ((1, 0.7), (2, 0.9), (3, 0.8), (4, 0.95))]
     assert [item["x"] for item in pareto_front(points, "up", less=True, up_less=False)] == [1, 2, 4]

@@ -27,7 +27,7 @@ from tests.analysis.profiles import (
 )
 from tests.backends.profiling.samples import ENGINE, GRAPH
 from tests.refusals import refusal
-from tests.snapshots import compare_with_stored, screens_test
+from tests.snapshots import screens_test
 from tests.views.profiled import TABLES, data, drawn, lines, loaded
 from tests.views.samples import GPU_MACHINE, WRONG, case
 
@@ -217,15 +217,7 @@ UNTRACED = of_kernels("torch_compile", made(steady_kernel(1), steady_kernel(0.5)
 TRACED = eager_kernels("torch_compile", 0.5)
 
 
-def test_kernels_side_by_side_have_shares_of_their_sum():
-    both = of_kernels("pytorch", made(steady_kernel(1, "a", stream=1), steady_kernel(3, "b", stream=2), busy=3e-3))
-    (tree,) = data("modules", both)["models"]
-    assert tree["columns"][0]["busy"]["typical"] == pytest.approx(3e-3)
-    compare_with_stored("modules/side by side", tree_of(both))
-    broken = replace(both, kernels=replace(both.kernels, busy=(1.0,)))
-    assert "GPU at work" not in tree_of(broken), "how long it was busy is not known"
-
-
+BOTH = of_kernels("pytorch", made(steady_kernel(1, "a", stream=1), steady_kernel(3, "b", stream=2), busy=3e-3))
 CRASHED = of_kernels("tensorrt", None, status="failed", reason="It broke.", hint="--timeout")
 SEVERAL = [eager_kernels(f"b{number}") for number in range(4)]
 LAYERS = of_layers("tensorrt", (1, "conv1"), (1, None))
@@ -237,7 +229,7 @@ test_module_screen = screens_test("modules", {
         eager_kernels(), TRACED, traced(ENGINE), level="kernel", reference="torch_compile", median=1e-3
     ),
     "without the level": lambda: tree_of(PYTORCH, eager_kernels(), TENSORRT, level="kernel"),
-    "broken": lambda: tree_of(eager_kernels(), CRASHED),
+    "broken": lambda: tree_of(eager_kernels(), CRASHED), "side by side": lambda: tree_of(BOTH),
 })  # fmt: skip
 
 
