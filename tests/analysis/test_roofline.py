@@ -3,11 +3,16 @@
 import pytest
 from msgspec.structs import replace
 
+from inferlens.analysis.profile_table import profile_runs
 from inferlens.analysis.roofline import Floor, Roofline, precision_of, roofline
 from inferlens.analysis.work import assign_work as units_of
+from inferlens.analysis.work import precisions
 from inferlens.record.profile import Layer, OperatorWork, Profile, Tensor, Work
 from inferlens.record.record import Warning
+from inferlens.views.profiles.cases import ProfiledCase, precision_line
+from tests.analysis import profiles as samples
 from tests.analysis.profiles import ceilings, failed, kernel, made, module, of_kernels, operator, timed, work_of, worked
+from tests.analysis.profiles import exact_layer as layer
 from tests.refusals import refusal
 from tests.views.samples import case, record
 
@@ -231,3 +236,25 @@ def test_products_of_one_module_are_told_apart_by_their_shapes():
     other = [of("keys", 256, 196, 512, 60e-3), of("other", 256, 7, 256, 1e-3)]
     unit, unknown = units_of(other, work)[0]
     assert (unit.work and unit.work.flops, unknown.work) == (keys.flops, None)
+
+
+def test_shares_add_up_and_what_stayed_is_named():
+    """Two products in int8, one in fp32, a softmax, and two conversions: 50 ms of layers in a call of 60 ms."""
+    layers = (
+        layer("q", 4.0, "QuantizeLinear", "conv", details={"inserted": "by quantization"}),
+        layer("conv", 20.0, "QLinearConv", precision="int8"), layer("fc", 5.0, "QGemm", precision="int8"),
+        layer("softmax", 5.0, "Softmax", precision="fp32"),
+        layer("dq", 6.0, "DequantizeLinear", "head", details={"inserted": "by quantization"}),
+        layer("head", 10.0, "Gemm", precision="fp32"),
+    )  # fmt: skip
+    flops = samples.work(conv=8e9, fc=1e9, head=1e9)
+    of = samples.layered(*layers, of=case("onnxruntime:cpu", precision="int8"), whole=60.0, work=flops)
+    runs = profile_runs(of)
+    found = precisions(of, runs)
+    assert found.time == pytest.approx({"int8": 25 / 60, "fp32": 15 / 60})
+    assert found.work == pytest.approx({"int8": 0.9, "fp32": 0.1})
+    assert (found.converting, found.conversions, found.stayed) == (pytest.approx(10 / 60), (0, 4), (5,))
+    assert sum(found.time.values()) + found.converting + runs.share(runs.outside) == pytest.approx(1)
+    assert precision_line(ProfiledCase(of)) == (
+        "int8 41.7 % of the time, 90 % of multiply-adds; fp32 25 %; 2 conversions 16.7 %"
+    )

@@ -17,8 +17,6 @@ from inferlens.views.renderers import render
 from inferlens.views.table import Document
 from tests.analysis.profiles import unprofiled
 
-TABLES = ("layers", "modules", "kernels", "roofline")
-
 
 def loaded(*profiles: Profile, median: float | None = 6e-3, **fields: Any) -> LoadedProfiles:
     """Profiles beside records whose latency has that median, if there are any."""

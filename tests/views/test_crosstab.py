@@ -4,11 +4,10 @@ from msgspec.structs import replace
 
 from inferlens.record.record import Accuracy, Agreement, Environment, Gpu
 from inferlens.views.chart import points_chart
-from inferlens.views.crosstab import crosstab_document, crosstabs
+from inferlens.views.crosstab import crosstab_document
 from inferlens.views.picture import THEMES
 from inferlens.views.renderers import render
 from inferlens.views.rows import rows
-from tests.refusals import refusal
 from tests.snapshots import screens_test
 from tests.views.samples import RIGHT, WRONG, case, failure, ran, record
 
@@ -91,4 +90,3 @@ def test_many_models_fit_on_a_screen():
     records = [record for one in cases for record in ran(one, 1e-3, processes=1)]
     text = shown(records, "precision")
     assert (len(text.splitlines()) <= 24, "more rows" in text) == (True, True)
-    refusal("nothing to show by threads", crosstabs, records, "threads")

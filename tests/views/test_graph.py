@@ -68,14 +68,6 @@ def test_more_time_is_darker_and_text_stays_readable():
     assert [ink(colour) == "#FFFFFF" for colour in HEAT] == [False] * 5 + [False, True]
 
 
-def test_several_graphs_share_a_scale_and_stand_side_by_side():
-    one = build_graph(residual())
-    root = drawn(one, build_graph(source(reads("x", "a"), title="other", seconds=(1e-3,), whole=1e-3)))
-    assert {"small", "other", "up to 100 %: share of a run"} <= set(words(root).splitlines())
-    assert len(groups(root, "node")) == 9 + 3
-    refusal("7 graphs", render_graphs, [one] * 7, "svg", title="x")
-
-
 def test_hostile_names_are_only_text():
     layers = [
         reads(f"t{at}", f"t{at + 1}", name, name, name=name, kind=name, operators=(name, name), details={name: name})

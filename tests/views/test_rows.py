@@ -36,8 +36,10 @@ from tests.views.samples import (
 )
 
 
-def constant(backend: str, seconds: float, count: int = 100, **fields):
-    return record(case(backend), samples=(seconds,) * count, **fields)
+def flat(seconds: float, of=None, **fields) -> Record:
+    """A hundred samples of one time, told apart by the words of the case."""
+    of = of or case()
+    return record(of, samples=(seconds,) * 100, id=f"{of.label} {of.digest}", **fields)
 
 
 def by_name(records, reference=None):
@@ -63,7 +65,9 @@ def test_the_own_batch_of_a_model_and_the_same_size_are_one_case():
 def test_order_is_by_speed_then_wrong_then_failed():
     fell = failure(case("onnxruntime:cpu"), "crashed", "signal 11", "--batch 1", measurements=record().measurements)
     ran = ("openvino", 0.02), ("torch_compile:inductor", 0.01), ("pytorch", 0.05)
-    found = rows([fell, constant("torchscript:trace", 0.003, agreement=WRONG), *(constant(*way) for way in ran)])
+    found = rows(
+        [fell, flat(0.003, case("torchscript:trace"), agreement=WRONG), *(flat(time, case(name)) for name, time in ran)]
+    )
     names = ["torch_compile:inductor", "openvino", "pytorch", "torchscript:trace", "onnxruntime:cpu"]
     assert [row.name.split()[0] for row in found] == names
     wrong, failed = found[-2:]
@@ -82,8 +86,8 @@ def test_rates_are_measured_and_never_derived_from_latency():
 
 def test_machines_batches_and_ways_to_call_are_never_compared_and_depths_are():
     elsewhere = Environment(cpu="AMD EPYC 9654", cpu_threads=16)
-    here = constant("pytorch", 0.02)
-    found = by_name([here, constant("openvino", 0.01, environment=elsewhere)])
+    here = flat(0.02)
+    found = by_name([here, flat(0.01, case("openvino"), environment=elsewhere)])
     assert (found["openvino fp32"].reference, found["openvino fp32"].speedup) == ("openvino fp32", 1.0)
     for item in ({"environment": elsewhere}, {"case": case(cold=True)}):
         both = rows([here, replace(here, id="other", **item)])
@@ -106,14 +110,14 @@ def test_each_device_has_its_own_reference():
 
 
 def test_the_usual_reference_is_the_plainest_row_in_whatever_order_the_rows_were_measured():
-    tuned, plain = record(case(options={"channels_last": True}), samples=(0.01,) * 50), constant("pytorch", 0.02)
+    tuned, plain = record(case(options={"channels_last": True}), samples=(0.01,) * 50), flat(0.02)
     assert by_name([tuned, plain])["pytorch fp32 channels_last=true"].speedup == pytest.approx(2.0)
     threads = [record(case(threads=count), samples=(0.03,) * 50) for count in (1, 4, 2)]
-    ways = [*threads, record(case(precision="bf16"), samples=(0.01,) * 50), constant("openvino", 0.01)]
+    ways = [*threads, record(case(precision="bf16"), samples=(0.01,) * 50), flat(0.01, case("openvino"))]
     for records, expected in (
         ([tuned, plain, *ways], "pytorch fp32"),
         ([tuned, *ways], "pytorch fp32 4 threads"),
-        ([failure(case()), constant("openvino", 0.02), constant("onnxruntime:cpu", 0.01)], "openvino fp32"),
+        ([failure(case()), flat(0.02, case("openvino")), flat(0.01, case("onnxruntime:cpu"))], "openvino fp32"),
     ):
         orders = ([*records], records[::-1], random.Random(1).sample(records, len(records)))
         assert [{row.reference for row in rows(order) if row.ok} for order in orders] == [{expected}] * 3
@@ -312,12 +316,6 @@ def with_noise(item: Record) -> Record:
     """The record, calibrated with noise."""
     noisy = replace(item.case, precision="int8", calibration="random")
     return replace(item, case=noisy, facts={"quantized_share": 1.0})
-
-
-def flat(seconds: float, of=None, **fields) -> Record:
-    """A hundred samples of one time, told apart by the words of the case."""
-    of = of or case()
-    return record(of, samples=(seconds,) * 100, id=f"{of.label} {of.digest}", **fields)
 
 
 def sized(length: int, median: float, batch: int = 1) -> Record:
