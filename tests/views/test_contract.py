@@ -23,7 +23,7 @@ from inferlens.views.records import notes_document, records_document
 from inferlens.views.renderers import render
 from inferlens.views.table import FORMATS, Document, Table
 from tests.analysis.profiles import NASTY, NASTY_PROFILES, eager, exact_layer, failed, fused, layered, other
-from tests.cli.test_partition import MIXED
+from tests.cli.test_profiled import MIXED
 from tests.views.profiled import document, loaded
 from tests.views.samples import WRONG, case, failure, ran, record
 from tests.views.test_comparison import NASTY as HOSTILE_NAME
