@@ -161,6 +161,7 @@ REFUSED = {
     "tune fake:demo --space missing.toml": "The space file missing.toml does not exist.",
     "bench fake:demo -b fake --option fake.knob_a=1,9": "does not take '9'",
     "bench fake:demo -b fake --option fake.knob_z=1,2": "knob_z",
+    "bench fake:demo -b fake --option fake.knob_d=1,2": "Try: --option fake.knob_c=VALUE",
     "bench fake:demo -b fake --option fake.knob_a=1,2 -o sweep.xyz": "file ending",
     "findings base": "There is no command 'findings'.",
 }  # fmt: skip

@@ -127,13 +127,12 @@ def skipped_ways(plan: Plan, records: Sequence[Record]) -> str:
 
 def listed_cases(plan: Plan) -> Document:
     """Return the cases that would run, with about their times, and those that cannot; as many as fit on a screen."""
-    from msgspec.structs import replace
 
-    from inferlens.execution.cases import seconds_of
+    from inferlens.execution.cases import race_plan, seconds_of
     from inferlens.execution.commands import cases_by_kind
     from inferlens.execution.race import may_meet
 
-    pairs = [(kind, case) for kind, cases in cases_by_kind(replace(plan, recommended=True)).items() for case in cases]
+    pairs = [(kind, case) for kind, cases in cases_by_kind(race_plan(plan)).items() for case in cases]
     cases = [case for _, case in pairs]
     seconds = seconds_of(cases, plan)
     several = len({case.case.model for case in cases}) > 1

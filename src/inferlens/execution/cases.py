@@ -32,12 +32,13 @@ from inferlens.models.model import InputsAtBatch, ModelInfo
 from inferlens.models.resolve import feeds
 from inferlens.record.record import IN_TURNS, Environment, Record
 from inferlens.record.store import load_records, safe_name
-from inferlens.spec.case import AXES, FLAGS, MAX_TIME, QUANTIZED, Axis, Case, Option, split_label
+from inferlens.spec.case import AXES, FLAGS, MAX_TIME, QUANTIZED, Axis, Case, split_label
 from inferlens.spec.plan import Plan, refuse_unknown
 from inferlens.stats.samples import median
 from inferlens.units import listing
 
 EVERY_VARIANT = "all"
+DEFAULT = ""  # a value of an option in a plan: the case without the option
 AnyCase = TypeVar("AnyCase", Case, PlannedCase)
 
 
@@ -152,25 +153,37 @@ def _cases(
                 if plan.recommended and variant is None and not option_axes:
                     yield from list(_recommended(case, model, ability)) or [(case, "")]
                     continue
-                yield from ((replace(case, options=options), "") for options in _option_sets(case, option_axes, plan))
+                for values in itertools.product(*option_axes.values()):
+                    pairs = zip(option_axes, values, strict=True)
+                    options = {name: value for name, value in pairs if value != DEFAULT}
+                    parsed = backend.parse_options(replace(case, options=options))  # with the types of the backend
+                    yield replace(case, options={name: getattr(parsed, name) for name in options}), ""
 
 
-def _option_sets(case: Case, axes: Mapping[str, Sequence[Any]], plan: Plan) -> Iterator[dict[str, Option]]:
-    """Yield every combination of the values of options, with the types of the backend.
+def race_plan(plan: Plan) -> Plan:
+    """Return the plan of a race: with recommended ways, and if one option has several values, with its default.
 
-    If one option of a plan with recommended ways has several values, its default is the first of them.
+    The default is a case without the option, also if the user named it. Raises InferlensError if the option needs
+    another one to have an effect.
     """
-    backend = BACKENDS.get(case.backend)
-    swept = [name for name, values in axes.items() if len(values) > 1] if plan.recommended else []
-    combinations = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
-    if len(swept) == 1:
-        others = {name: values[0] for name, values in axes.items() if name not in swept}
-        combinations.insert(0, others)
-    for words in combinations:
-        parsed = backend.parse_options(replace(case, options=words))
-        options = {name: getattr(parsed, name) for name in words}
-        is_default = len(swept) == 1 and options.get(swept[0]) == getattr(backend.options(), swept[0])
-        yield {name: value for name, value in options.items() if not (is_default and name in swept)}
+    plan = replace(plan, recommended=True)
+    swept = [name for name, values in plan.option.items() if len(values) > 1]
+    if len(swept) != 1 or DEFAULT in plan.option[swept[0]]:
+        return plan
+    check_words(plan)
+    label, _, name = swept[0].partition(".")
+    backend = BACKENDS.get(label)
+    needs = [need for knob in backend.knobs if knob.name == name for need in knob.needs]
+    if missing := next((need for need in needs if f"{label}.{need}" not in plan.option), ""):
+        what = f"{swept[0]} does nothing without {missing}."
+        raise InferlensError(what, hint=f"--option {label}.{missing}=VALUE")
+
+    def is_default(value: str) -> bool:
+        parsed = backend.parse_options(Case(model="", backend=label, options={name: value}))
+        return bool(getattr(parsed, name) == getattr(backend.options(), name))
+
+    others = tuple(value for value in plan.option[swept[0]] if not is_default(value))
+    return replace(plan, option={**plan.option, swept[0]: (DEFAULT, *others)})
 
 
 def _options_of(plan: Plan, backend: str) -> dict[str, tuple[Any, ...]]:
@@ -290,7 +303,7 @@ def check_words(plan: Plan) -> None:
             raise InferlensError(
                 f"The option '{name}' is for a backend that the plan leaves out.", hint=f"--backend {backend}"
             )
-        for value in values:
+        for value in set(values) - {DEFAULT}:
             BACKENDS.get(backend).parse_options(Case(model="", backend=backend, options={option: value}))
 
 

@@ -302,7 +302,7 @@ def oom_kills() -> int:
 def variables_for(interpreter: str = "") -> dict[str, str]:
     """Return the parent's environment variables, with an import path for the user's own modules.
 
-    CUDA counts GPUs in the order of NVML and nvidia-smi, where it would begin with the fastest.
+    ``CUDA_DEVICE_ORDER`` is set, also over the user's value: CUDA then counts GPUs as nvidia-smi does.
 
     The import path is the parent's. For another interpreter it is only the part before the standard library, such as
     the folder of a program, without the parent's packages, and tools next to that interpreter come first. The working

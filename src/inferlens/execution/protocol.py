@@ -69,7 +69,7 @@ class PlannedCase:
 
 
 def as_json(value: Any, *, order: Literal["deterministic"] | None = None) -> bytes:
-    """Return a value as JSON, with the paths and errors in it; in an order, the same for equal values."""
+    """Return a value as JSON, with the paths and errors in it. With ``order``, equal values give equal bytes."""
     return msgspec.json.encode(value, order=order, enc_hook=_encode_other)
 
 
@@ -266,7 +266,7 @@ class Observer:
         """
 
     def heard(self, event: Event, concurrent: Case | None = None) -> None:
-        """Handle an event from a process. Of ``concurrent`` cases the one that entered a phase last is shown."""
+        """Handle an event from a process; ``concurrent`` is its case, if others run at the same time."""
         if isinstance(event, PhaseStart):
             if concurrent:
                 self.began(concurrent)

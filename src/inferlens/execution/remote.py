@@ -32,7 +32,7 @@ from inferlens.analysis.tuning import TuningReport
 from inferlens.backends.availability import open_nvml
 from inferlens.errors import InferlensError, Unsupported, check_choice
 from inferlens.execution import child
-from inferlens.execution.cases import Environments, ModelHandle, cases_of, live_files
+from inferlens.execution.cases import Environments, ModelHandle, cases_of, live_files, race_plan
 from inferlens.execution.profile import check_repeats, profile_cases, profiles_of
 from inferlens.execution.protocol import Job, Observer, PlannedCase, RemoteObserver, ResultCollector, Value
 from inferlens.execution.race import races, references_of
@@ -560,7 +560,7 @@ def remote_run(plan: Plan, observer: Observer, model: ModelHandle | None) -> Ite
 def bench(plan: Plan, observer: Observer, model: ModelHandle | None = None) -> list[Record]:
     """Measure every case of ``plan`` on the workers that it names, as ``run.run`` does on this machine."""
     observer.doing("looking at models and backends")
-    with remote_run(replace(plan, recommended=True), observer, model) as remote:
+    with remote_run(race_plan(plan), observer, model) as remote:
         plan, results, cases = remote.plan, remote.results, remote.cases()
         orders = [measuring_order(planned, plan.repeats, plan.seed) for planned in cases.values()]
         results.planned([planned for order in orders for planned, _ in order])

@@ -11,9 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from msgspec.structs import replace
-
-from inferlens.execution.cases import Environments, ModelHandle, cases_of, live_files
+from inferlens.execution.cases import Environments, ModelHandle, cases_of, live_files, race_plan
 from inferlens.execution.protocol import Observer, PlannedCase, ResultCollector
 from inferlens.execution.race import first_round_groups, hold_rounds, measure_rounds, screening_budget
 from inferlens.execution.resume import RunState, mark_if_cut_short, reuse_earlier
@@ -32,7 +30,7 @@ def run(plan: Plan, observer: Observer, model: ModelHandle | None = None) -> lis
     """
     results = ResultCollector(observer)
     results.doing("looking at models and backends")
-    plan = replace(plan, recommended=True)
+    plan = race_plan(plan)
     cases = cases_of(plan, model)
     results.planned([planned for planned, _ in measuring_order(cases, plan.repeats, plan.seed)])
     environments = Environments()

@@ -8,7 +8,7 @@ These terms are used in ``execution`` and ``measure``:
   disturb all of them. They warm up one after the other, and then alternate until all have enough samples.
 - They are measured *one by one* if each has a single turn, which lasts until it ends.
 
-A process sends a ``TurnRequest`` before its first call and, in turns, once it is warm and after every chunk of calls.
+A process sends a ``TurnRequest`` before its warm-up and, in turns, once it is warm and after every chunk of calls.
 A build that times kernels waits for a turn, too, so that no other build disturbs it. The parent answers through a pipe
 when all processes wait or have ended. The scheduler makes :class:`Turns` in the parent, with a :class:`Slot` for each
 process, and ``child.launch`` reports to the slot what the process does. The child's side is a :class:`SharedTurn`.

@@ -139,9 +139,9 @@ def throughput(
 
     Args:
         typical: latency of one call in seconds, from which the number of calls in a window is set.
-        seconds: host time to spend, roughly; at most ``max_time``, should several calls in flight not be faster.
+        seconds: host time to spend, roughly; at most ``max_time``, even if several calls in flight are not faster.
         depth: calls in flight at a time; ``None``: no limit but the queue's.
-        callers: what threads call at the same time, with what, where several calls in flight need threads.
+        callers: the calls that threads make at the same time, with their inputs, if calls in flight need threads.
         turn: waited for after every window but the last.
     """
     clock, turn = runner.clock, turn or Turn()
