@@ -67,13 +67,26 @@ def bench(
     written = screen.format_of("table", file, None if dry_run else CHART_ENDINGS)
     if dry_run:
         return screen.document(listed_cases(plan), "json" if format == "json" else "table", file=file)
+    chart = written if written in CHART_ENDINGS.values() else ""
+    if chart:
+        from inferlens.views.picture import converter
+
+        converter()  # it may be missing
+        shown["file"] = None
     records, interrupted = measure_plan(plan)
-    if file is None or written not in CHART_ENDINGS.values():
-        return show_results(plan, records, interrupted, format, top=top, **shown)
-    show_results(plan, records, interrupted, format, top=top, **{**shown, "file": None})
+    if chart and file and records:
+        draw(records, file, chart, plan.reference, top)
+    return show_results(plan, records, interrupted, format, top=top, **shown)
+
+
+def draw(records: Sequence[Record], file: Path, format: str, reference: str, top: int | None) -> None:
+    """Write the chart of records to a file; print a note if there is nothing to draw."""
     from inferlens.views.chart import Chart
 
-    return screen.save(file, Chart(reference=plan.reference or None, format=written).render(records))
+    try:
+        screen.save(file, Chart(reference=reference or None, format=format, top=top).render(records))
+    except InferlensError as error:
+        screen.note(str(error))
 
 
 def measure_plan(plan: Plan) -> tuple[list[Record], bool]:

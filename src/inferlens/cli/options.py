@@ -63,7 +63,8 @@ class ShownOptions(Struct, kw_only=True):
         names=("--output", "-o"),
     )] = None
     file: Annotated[Path | None, OptionSpec(
-        f"Also write the table to this file; {ENDINGS}", ("bench", "tune", "ab", "profile", "load"),
+        f"Also write the table to this file; {ENDINGS}. bench draws a chart with .svg or .png.",
+        ("bench", "tune", "ab", "profile", "load"),
         names=("--file", "-o"),
     )] = None
     dry_run: Annotated[bool, OptionSpec(

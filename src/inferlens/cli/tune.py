@@ -46,12 +46,12 @@ def tune(
     if dry_run:
         screen.document(listed_candidates(request.plan, selection), format, file=file)
         return
-    with Bar(screen.errors()) as bar:
-        try:
+    try:
+        with Bar(screen.errors()) as bar:
             tunings = run_tune(request, selection, bar)
-        except KeyboardInterrupt:
-            screen.note(INTERRUPTED)
-            raise typer.Exit(130) from None
+    except KeyboardInterrupt:
+        screen.note(INTERRUPTED)
+        raise typer.Exit(130) from None
     screen.document(tunings_document(tunings), format, file=file)
     if not any(tuning.best for tuning in tunings):
         raise typer.Exit(1)

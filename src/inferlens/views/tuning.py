@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import structs
 
@@ -62,9 +62,6 @@ from inferlens.views.picture import (
 from inferlens.views.records import COLUMNS, records_document, records_table, remark
 from inferlens.views.rows import Row, group_rows, rows
 from inferlens.views.table import Column, Document, Line, Screen, Table, cut_middle, plain
-
-if TYPE_CHECKING:
-    pass
 
 TUNING_SCHEMA = "inferlens.tuning/1"
 TUNINGS_SCHEMA = "inferlens.tunings/1"

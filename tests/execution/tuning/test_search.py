@@ -94,6 +94,13 @@ def test_recommended_cases_come_before_all_others_whatever_they_cost(planted, mo
     assert {*FAMILIES} == {one.variant for cases in run(search, costs=costs) for one in [*first, *cases]}
 
 
+def test_families_that_take_a_little_longer_come_before_settings_of_measured_ones(planted):
+    search = search_in(planted)
+    search.tell([ran(case("eager"))])
+    costs = {"eager": 3.25, "compiled": 9.25, "graphed": 9.25, "slow": 9.25}
+    assert {one.variant for one in search.ask(lambda one: costs[one.variant])} == set(FAMILIES)
+
+
 def test_families_that_take_far_longer_are_measured_when_others_promise_less_for_their_cost(planted):
     search = search_in(planted)
     rounds = run(search, costs={"compiled": 9.0})

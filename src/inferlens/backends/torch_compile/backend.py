@@ -476,7 +476,8 @@ def quantize_linear(model: Model, case: Case, preparation: Preparation, fp8_scal
         if type(part) is torch.nn.Linear and not any(f"{path}.".startswith(f"{layer}.") for layer in kept)
     ]
     with preparation.phase("quantize"):
-        work = count(model, case)
+        largest = tuple(replace(spec, shape=spec.profile[2]) for spec in model.inputs)
+        work = count(dataclasses.replace(model, inputs=largest), case)
         flops = {part.module: part.flops for part in work.modules}
 
         def fits_int8(path: str) -> bool:

@@ -10,7 +10,8 @@ few cases that are chosen in this order (:meth:`Search._next_points`):
 
 1. the reference, and the cases that backends recommend in its precision;
 2. the cases that the profiles of fast cases advise, such as a CUDA graph where calls wait for the host;
-3. the cases with the largest expected gain for their cost, by a Gaussian process (:class:`TimeModel`), among the
+3. the families that were not measured and do not cost much, the cheapest first;
+4. the cases with the largest expected gain for their cost, by a Gaussian process (:class:`TimeModel`), among the other
    families that were not measured and the neighbours of the best cases.
 
 The search is over when no case promises ``LEAST_GAIN``. It runs nothing and depends only on what it was told, so an
@@ -39,6 +40,7 @@ from inferlens.stats.intervals import normal_quantile
 
 LEAST_GAIN = 0.004  # the smallest expected gain that is worth a process, as a logarithm
 REACH = math.log(1.6)  # families further behind the best are not tuned
+COSTLY = 4  # times the cost of the cheapest family: families that cost more wait until a large gain is expected
 LEAST_GROUP = 3  # cases of a round, in addition to the best
 LEAST_CHANCE = 0.15  # the smallest probability of being faster than the best with which a rival is in the finals
 
@@ -158,10 +160,12 @@ class Search:
 
     def _next_points(self, cost: Callable[[Case], float]) -> list[Point]:
         """Return the points of the next round without the best, the most promising first."""
-        points = self._untried([*self._first, *self._advised()])[: self.group]
+        costs = {point: cost(self._cases[point]) for point in self._families}
+        families = sorted(self._untried(costs), key=costs.__getitem__)
+        cheap = [point for point in families if costs[point] <= COSTLY * min(costs.values(), default=0.0)]
+        points = self._untried([*self._first, *self._advised(), *cheap])[: self.group]
         if self._best:
             return self._filled(points, self._best, cost)
-        families = sorted(self._untried(self._families), key=lambda point: cost(self._cases[point]))
         return list(dict.fromkeys([*points, *families]))[: self.group]  # the model knows nothing yet
 
     def _untried(self, points: Iterable[Point]) -> list[Point]:
