@@ -1,5 +1,7 @@
 """Floors: what each layer has to do, what of it is shared, and what remains to be won."""
 
+from pathlib import Path
+
 import pytest
 from msgspec.structs import replace
 
@@ -9,6 +11,7 @@ from inferlens.analysis.work import assign_work as units_of
 from inferlens.analysis.work import precisions
 from inferlens.record.profile import Layer, OperatorWork, Profile, Tensor, Work
 from inferlens.record.record import Warning
+from inferlens.record.store import load_profiles
 from inferlens.views.profiles.cases import ProfiledCase, precision_line
 from tests.analysis import profiles as samples
 from tests.analysis.profiles import ceilings, failed, kernel, made, module, of_kernels, operator, timed, work_of, worked
@@ -17,6 +20,10 @@ from tests.refusals import refusal
 from tests.views.samples import case, record
 
 MEGA = 1_000_000
+VISION_TRANSFORMER = Path(__file__).parents[2] / "examples" / "h200" / "kernels" / "vit_b_16"
+HALF = 2  # bytes of an element
+TOKENS, WIDTH, WIDE = 32 * 197, 768, 3072  # of a ViT-B/16 at batch 32
+LAYER = "encoder.layers.encoder_layer_3"
 
 
 def found(profile: Profile, **options: object) -> Roofline:
@@ -258,3 +265,22 @@ def test_shares_add_up_and_what_stayed_is_named():
     assert precision_line(ProfiledCase(of)) == (
         "int8 41.7 % of the time, 90 % of multiply-adds; fp32 25 %; 2 conversions 16.7 %"
     )
+
+
+@pytest.mark.parametrize("backend", ["pytorch", "torch_compile", "tensorrt", "torch_tensorrt"])
+def test_products_of_a_vision_transformer(backend):
+    """Each computes what it computes, reads its inputs and weights, and writes its outputs; of every backend alike."""
+    (folder,) = VISION_TRANSFORMER.glob(f"{backend}-*b32-cuda")
+    (of,) = map(roofline, load_profiles([folder]).profiles)
+    rows = [row for row in of.rows if row.flops]
+    attention = [row for row in rows if row.modules == (f"{LAYER}.self_attention",)]
+    (wide,) = [row for row in rows if f"{LAYER}.mlp.0" in row.modules]
+    (patches,) = [row for row in rows if row.modules == ("conv_proj",)]
+    assert [(row.flops, row.bytes / HALF) for row in (*attention, wide, patches)] == [
+        (2 * TOKENS * WIDTH * 3 * WIDTH, TOKENS * WIDTH + 3 * WIDTH * WIDTH + TOKENS * 3 * WIDTH),
+        (2 * 2 * 32 * 197 * 197 * WIDTH, 4 * TOKENS * WIDTH),
+        (2 * TOKENS * WIDTH * WIDTH, TOKENS * WIDTH + WIDTH * (WIDTH + 1) + TOKENS * WIDTH),
+        (2 * TOKENS * WIDTH * WIDE, TOKENS * WIDTH + WIDE * (WIDTH + 1) + TOKENS * WIDE),
+        (2 * 32 * 14 * 14 * WIDTH * 3 * 16**2, 32 * 3 * 224**2 + WIDTH * (3 * 16**2 + 1) + 32 * WIDTH * 14 * 14),
+    ]
+    assert patches.distance == pytest.approx(patches.time / (patches.flops / of.rate), rel=1e-6)
