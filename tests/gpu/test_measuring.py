@@ -106,7 +106,7 @@ def test_the_record_says_what_the_machine_did(tmp_path):
 
 
 def test_small_calls_are_bound_by_the_host_and_large_ones_by_the_gpu(tmp_path):
-    words = {**PLAIN, "precision": "fp16", "batch": "1,64", "seconds": "1s"}
+    words = {**PLAIN, "precision": "fp16", "batch": "1,128", "seconds": "1s"}
     small_call, large_call = bench("resnet50", **words, output=str(tmp_path))
     assert (bound_by(small_call), bound_by(large_call)) == ("host", "GPU")
 
