@@ -19,6 +19,11 @@ import pytest
 # busy machine take many times as long as one alone. Read when PyTorch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Inductor compiles in its own process, without workers that import PyTorch, and believes what the CPU says of its
+# vectors, without a program for each kind. Read when Inductor is imported.
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
+
 # Tests say how wide a terminal is where that matters; pytest-xdist and some shells say it for all.
 os.environ.pop("COLUMNS", None)
 
@@ -119,10 +124,11 @@ def examples_read_once() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def partitions(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    """Partitions of real models, and a run of the command."""
+    """Partitions of real models, and a run of the command, made by the first process that needs them."""
     from tests.backends.torch_tensorrt.partitions import made
 
-    return made(tmp_path_factory.mktemp("partitions"))
+    folder = tmp_path_factory.getbasetemp()
+    return made(folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder)
 
 
 @pytest.fixture

@@ -380,3 +380,31 @@ def test_fp32_pytorch_and_both_precisions_of_torch_tensorrt_at_several_batches(t
     }
     plain, half = (inferlens.load_trace(made[place].files[0]).overview() for place in (1, -1))
     assert half.parts["kernel"] < plain.parts["kernel"]
+
+
+@needs_tensorrt
+@pytest.mark.parametrize(("backend", "least", "options"), [
+    (f"tensorrt:{VARIANT}", 0.95, ()),
+    ("torch_tensorrt:dynamo", 0.95, ()),
+    ("torch_tensorrt:dynamo", 0.95, ("torch_tensorrt.use_python_runtime=true",)),
+    ("torch_tensorrt:dynamo", 0.9, ("torch_tensorrt.torch_executed_ops=aten.max_pool2d",)),
+    ("torch_tensorrt:compile", 0.7, ()),  # weights are inputs of these engines
+    ("torch_tensorrt:ts-trace", 0, ()),  # TensorRT for RTX renames layers, and these engines tell names alone
+], ids=str)  # fmt: skip
+def test_layers_are_timed_in_every_run(backend, least, options, tmp_path):
+    pytest.importorskip("torchvision")
+    (profile,) = inferlens.profile(
+        "resnet18", backend=backend, precision="fp16", device="cuda", runs=20, iterations=50, output=str(tmp_path),
+        option=list(options),
+    )  # fmt: skip
+    assert profile.status == "ok", profile.reason
+    layers = [layer for layer in profile.layers.layers if layer.times]
+    assert all(len(layer.times) == 20 for layer in layers)
+    assert len(layers) > 15
+    sums = [sum(layer.times[run] for layer in layers) for run in range(20)]
+    assert all(0 < total <= 1.05 * whole for total, whole in zip(sums, profile.layers.whole, strict=True))
+    assert len(set(sums)) > 1  # samples, no mean of them
+    share = sum(sum(layer.times) for layer in layers if layer.modules) / sum(sums)
+    print(backend, options, share, profile.layers.absent, profile.layers.clock)
+    assert share >= least, profile.layers.absent
+    assert least or share > 0.95 or "torch_tensorrt:dynamo" in profile.layers.absent["modules"]

@@ -12,6 +12,8 @@ from inferlens.analysis.measures import bound_by
 from inferlens.analysis.notes import case_notes
 from inferlens.analysis.samples import CaseRuns
 from inferlens.backends.clocks import CudaClock
+from inferlens.execution.load.run import load_test
+from inferlens.execution.protocol import Observer
 from inferlens.measure.ceilings import measure
 from inferlens.measure.series import TIMES_CACHE, Feeding, cache_bytes, flusher
 from inferlens.models import resolve
@@ -203,3 +205,31 @@ def test_it_ends_with_a_right_winner_that_can_be_called(tmp_path):
         expected = module.cuda().half()(images)
         found = inferlens.load(tmp_path / "resnet18" / "best")(images)
     assert torch.linalg.norm(found.float() - expected.float()) < 0.02 * torch.linalg.norm(expected.float())
+
+
+# Load: answers are right, the use and the energy of the GPU are in the record, and nothing compiles.
+
+
+def loaded(output, backend, option="", **words):
+    way = {"backend": backend, "device": "cuda", "precision": "fp16", "option": [option] if option else []}
+    own = {"instances": 1, "seconds": "1.5s", "batching": "max=2", "output": str(output)}
+    records = []
+    load_test("resnet18", {**way, **own, **words}, Observer(), records)
+    (record,) = records
+    assert record.status == "ok", record.reason
+    assert record.agreement.agrees, record.agreement
+    assert record.mixed_up == 0
+    return record
+
+
+def test_a_record_has_the_use_and_the_energy_of_the_gpu(tmp_path):
+    record = loaded(tmp_path, "pytorch", "pytorch.cuda_graph=true", rate=("200",))
+    (run,) = record.runs
+    assert run.throughput == pytest.approx(200, rel=0.1)
+    assert 0 < run.gpu <= 1
+    assert run.energy.joules is None or 0.1 < run.energy.joules < 5, run.energy
+
+
+def test_nothing_compiles_under_load(tmp_path):
+    record = loaded(tmp_path, "torch_compile:reduce-overhead", rate=("200",))
+    assert record.runs[0].compiled == {}

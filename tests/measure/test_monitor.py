@@ -1,4 +1,4 @@
-"""The monitor of the machine: GPUs and CPUs by a fake driver and files, on a fake clock."""
+"""The monitor of the machine: GPUs and CPUs by a fake driver and files, on a fake clock; and what a machine is."""
 
 import itertools
 import os
@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import msgspec
@@ -14,9 +15,12 @@ import pytest
 
 from inferlens.analysis.interference import all_spans, energy_per_item
 from inferlens.measure import monitor
+from inferlens.measure.environment import collect
 from inferlens.measure.monitor import TICK, Cpus, Monitor, Packages, SampledColumns, Tree, gpu_before
 from inferlens.record.machine import Before, MachineLog, peak_device_memory
-from tests.measure.fake_nvml import LOST, NOT_SUPPORTED, Device, FakeNvml
+from inferlens.record.record import Gpu
+from tests.analysis.machine_logs import gpu_log
+from tests.measure.fake_nvml import LOST, NOT_SUPPORTED, Device, FakeNvml, NVMLError
 
 PID = 4242
 
@@ -357,3 +361,49 @@ def test_a_busy_machine_is_reported(monkeypatch, others, expected):
     monkeypatch.setattr(monitor.time, "sleep", lambda _: None)
     monkeypatch.setattr("inferlens.measure.monitor.usable_cpus", lambda: (0, 1))
     assert monitor.other_programs(2.0) == expected
+
+
+# The log, and the machine itself
+
+
+def test_a_part_of_a_log_keeps_one_sample_more_on_either_side():
+    log = gpu_log(utilisation=lambda time: time).between(2.0, 4.05)
+    assert (log.gpu.times[0], log.gpu.times[-1]) == (1.9, 4.1)
+    assert log.gpu.utilisation == log.gpu.times
+    assert log.gpu.energy == ()
+    assert log.processes.times == log.cpu.times == (1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5)
+
+
+def test_the_peak_is_the_processs_own_where_nvml_tells():
+    log = MachineLog(interval=0.1, peak_case_memory=5, peak_memory_used=100, before=Before(memory_used=70))
+    found = (
+        peak_device_memory(machine_log) for machine_log in (log, msgspec.structs.replace(log, peak_case_memory=None))
+    )
+    assert [peak and peak[0] for peak in found] == [5, 30]
+    assert peak_device_memory(MachineLog(interval=0.1, peak_memory_used=100)) is None
+
+
+@pytest.mark.parametrize(("milliwatts", "watts"), [(699_500, 699.5), (None, None)])
+def test_a_gpu_and_its_power_limit_if_it_has_one(milliwatts, watts, monkeypatch):
+    nvml = FakeNvml(Device("GPU-1"))
+    vars(nvml).update(
+        nvmlSystemGetDriverVersion=lambda: "570.1", nvmlSystemGetCudaDriverVersion_v2=lambda: 12080,
+        nvmlDeviceGetCudaComputeCapability=lambda _: (9, 0), nvmlDeviceGetEnforcedPowerLimit=lambda _: milliwatts,
+        nvmlDeviceGetMemoryInfo=lambda _: SimpleNamespace(total=2**30),
+    )  # fmt: skip
+    if milliwatts is None:
+        nvml.nvmlDeviceGetEnforcedPowerLimit = mock.Mock(side_effect=NVMLError(NOT_SUPPORTED))
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    environment = collect()
+    gpu = Gpu(name="NVIDIA Fake", memory=2**30, compute_capability="9.0", uuid="GPU-1", power_limit=watts)
+    assert (environment.gpus, environment.driver, environment.cuda_driver) == ((gpu,), "570.1", "12.8")
+
+
+KEPT = ("OMP_PROC_BIND", "ONEDNN_DEFAULT_FPMATH_MODE", "TORCHINDUCTOR_FREEZING", "TRITON_PTXAS_PATH", "LD_PRELOAD")
+LEFT_OUT = ("TORCHINDUCTOR_CACHE_DIR", "TORCHINDUCTOR_REDIS_URL", "CUBLAS_LOGDEST_DBG", "TRITON_HOME", "AN_API_KEY")
+
+
+def test_variables_that_change_speed_are_kept_and_others_are_not(monkeypatch):
+    for name in (*KEPT, *LEFT_OUT):
+        monkeypatch.setenv(name, "")
+    assert {*KEPT, *LEFT_OUT} & collect().variables.keys() == {*KEPT}

@@ -1,11 +1,13 @@
-"""Inputs of model files; inputs that do not fit, and missing weights, are one message."""
+"""Inputs and precisions of model files; inputs that do not fit, and missing weights, are one message."""
 
 import numpy as np
 import onnx
 import pytest
 import torch
+from onnx import TensorProto, helper, numpy_helper
 
 from inferlens.errors import InferlensError, Unsupported
+from inferlens.models.files import graph_precision, onnx_file_precision
 from inferlens.models.resolve import find
 from inferlens.spec.case import TensorSpec
 from tests.models.loading import graph, loaded
@@ -61,8 +63,8 @@ def test_sizes_outside_of_the_range_of_a_program_are_one_message(files, asked, b
 
 def small_graph(path, **inputs):
     """Save a ReLU of the first input, or of a weight; a shape may be ``None``, which is unknown."""
-    weight = onnx.numpy_helper.from_array(np.ones((2, 4), np.float32), "w")
-    onnx.save(graph([onnx.helper.make_node("Relu", [next(iter(inputs), "w")], ["y"])], inputs, [weight]), path)
+    weight = numpy_helper.from_array(np.ones((2, 4), np.float32), "w")
+    onnx.save(graph([helper.make_node("Relu", [next(iter(inputs), "w")], ["y"])], inputs, [weight]), path)
     return path
 
 
@@ -112,7 +114,7 @@ def test_weights_beside_a_graph_count_and_are_looked_for(files, tmp_path):
 def test_a_graph_reads_nothing_outside_its_folder(files, tmp_path):
     model = onnx.load(files / "fixed.onnx")
     onnx.external_data_helper.set_external_data(model.graph.initializer[0], location="../secret")
-    model.graph.initializer[0].data_location = onnx.TensorProto.EXTERNAL
+    model.graph.initializer[0].data_location = TensorProto.EXTERNAL
     (tmp_path / "net.onnx").write_bytes(model.SerializeToString())
     refusal("refers to weights in", loaded, tmp_path / "net.onnx")
 
@@ -121,3 +123,68 @@ def test_plain_torchscript_is_recognized_in_a_ts_file(tmp_path):
     path = tmp_path / "net.ts"
     torch.jit.save(torch.jit.trace(torch.nn.Linear(4, 2), torch.zeros(1, 4)), str(path))
     assert find(str(path)).format == "torchscript"
+
+
+# Precisions
+
+ZERO_POINTS = {
+    TensorProto.INT8: "int8", TensorProto.UINT8: "int8", TensorProto.FLOAT8E4M3FN: "fp8", TensorProto.FLOAT8E5M2: "fp8",
+}  # fmt: skip
+X = {"x": [1, 4]}
+
+
+def weight(name, kind, *shape):
+    return helper.make_tensor(name, kind, shape, np.zeros(shape).ravel().tolist())
+
+
+def test_the_precision_is_that_of_most_weights_or_of_the_inputs():
+    kinds = ((TensorProto.FLOAT, "fp32"), (TensorProto.BFLOAT16, "bf16"), (TensorProto.DOUBLE, "fp32"))
+    for kind, precision in (*kinds, (TensorProto.INT64, "fp32")):
+        one = graph([helper.make_node("Add", ["x", "w"], ["y"])], X, [weight("w", kind, 1, 4)])
+        assert graph_precision(one) == precision
+    node = helper.make_node("Sum", ["x", "a", "b", "c"], ["y"])
+    many_small = [weight(name, TensorProto.FLOAT, 4) for name in "ab"]
+    assert graph_precision(graph([node], X, [*many_small, weight("c", TensorProto.FLOAT16, 8, 4)])) == "fp16"
+    node = helper.make_node("Relu", ["x"], ["y"])
+    assert graph_precision(graph([node], X, kind=TensorProto.FLOAT16)) == "fp16"
+    assert graph_precision(graph([node], X, kind=TensorProto.INT64)) == "fp32"
+
+
+@pytest.mark.parametrize("place", ["initializer", "constant"])
+@pytest.mark.parametrize(("kind", "precision"), ZERO_POINTS.items())
+def test_a_quantized_graph_has_the_precision_of_its_zero_point(kind, precision, place):
+    scale, zero = weight("s", TensorProto.FLOAT), weight("z", kind)
+    nodes = [helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+             helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"])]  # fmt: skip
+    if place == "constant":  # as exporters of PyTorch write them
+        nodes = [helper.make_node("Constant", [], ["z"], value=zero), *nodes]
+    assert graph_precision(graph(nodes, X, [scale] if place == "constant" else [scale, zero])) == precision
+
+
+def test_without_a_zero_point_the_weights_or_the_operator_decide():
+    scale, stored = weight("s", TensorProto.FLOAT), weight("w", TensorProto.FLOAT8E4M3FN, 1, 4)
+    quantize = ("QuantizeLinear", ["x", "s"], ["y"])
+    assert graph_precision(graph([helper.make_node(*quantize)], X, [scale])) == "int8"
+    for inputs in (["w", "s"], ["w", "s", ""]):
+        nodes = [helper.make_node("DequantizeLinear", inputs, ["d"]), helper.make_node("Add", ["x", "d"], ["y"])]
+        assert graph_precision(graph(nodes, X, [stored, scale])) == "fp8"
+    assert graph_precision(graph([helper.make_node("DynamicQuantizeLinear", ["x"], ["y", "s", "z"])], X)) == "int8"
+
+
+def test_weights_in_another_file_need_not_be_there(tmp_path):
+    model = graph([helper.make_node("Add", ["x", "w"], ["y"])], X)
+    model.graph.initializer.append(numpy_helper.from_array(np.zeros((1, 4), np.float16), "w"))
+    onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
+    (tmp_path / "m.data").unlink()
+    assert onnx_file_precision(tmp_path / "m.onnx") == "fp16"
+
+
+@pytest.mark.parametrize(("dtype", "precision"), [(torch.float16, "fp16"), (torch.bfloat16, "bf16")])
+def test_files_of_pytorch_have_a_precision(tmp_path, dtype, precision):
+    module, example = torch.nn.Linear(4, 2).eval().to(dtype), torch.ones(1, 4, dtype=dtype)
+    torch.export.save(torch.export.export(module, (example,)), tmp_path / "m.pt2")
+    torch.jit.trace(module, example).save(str(tmp_path / "m.pt"))
+    mixed = torch.nn.Sequential(module, torch.nn.Linear(2, 2))
+    torch.jit.script(mixed).save(str(tmp_path / "mixed.pt"))
+    precisions = [find(str(tmp_path / name)).precision for name in ("m.pt2", "m.pt", "mixed.pt")]
+    assert precisions == [precision, precision, "fp32"]

@@ -12,6 +12,7 @@ from torch import nn  # noqa: E402
 
 from inferlens.models.model import Model  # noqa: E402
 from inferlens.models.work import count, count_module  # noqa: E402
+from inferlens.models.zoo import ResNet34  # noqa: E402
 from inferlens.spec.case import Case, TensorSpec  # noqa: E402
 from tests.models.loading import graph  # noqa: E402
 
@@ -244,3 +245,32 @@ def test_an_operator_of_onnx_at_the_shape_that_is_given(operator, table, tensor_
     onnx.save(graph([make.make_node(operator, names, ["y"])], {"x": None}, [weight], kind=kind), str(file))
     work = of(count(model(format="onnx", path=file, inputs=(tensor_spec,)), CASE))
     assert (work.flops, work.weights, work.outputs) == expected
+
+
+# The network of the zoo
+
+
+@pytest.fixture(scope="module")
+def resnet34():
+    return ResNet34().eval()
+
+
+def test_parameters_are_those_of_the_formula(resnet34):
+    """Every convolution has a bias, and only the first block of stages two to four one in its shortcut."""
+    expected, width = 3 * 64 * 7**2 + 64 + 2 * 64 + 4608 * 1000 + 1000, 64
+    for blocks, channels in ((3, 64), (4, 128), (6, 256), (3, 512)):
+        first, inner = (before * channels * 3**2 + channels for before in (width, channels))
+        expected += first + (2 * blocks - 1) * inner + blocks * 2 * 2 * channels
+        expected += first if width != channels else 0
+        width = channels
+    assert sum(parameter.numel() for parameter in resnet34.parameters()) == expected
+
+
+def test_relu_comes_before_batch_norm(resnet34):
+    modules = dict(resnet34.named_modules())
+    nodes = [node for node in torch.fx.symbolic_trace(resnet34).graph.nodes if node.op == "call_module"]
+    kind = {node: type(modules[node.target]) for node in nodes}
+    assert all([kind[user] for user in node.users] == [nn.ReLU] for node in nodes if kind[node] is nn.Conv2d)
+    norms = [node.args[0] for node in nodes if kind[node] is nn.BatchNorm2d]
+    assert len(norms) == 1 + 2 * (3 + 4 + 6 + 3)
+    assert all((kind[relu], kind[relu.args[0]]) == (nn.ReLU, nn.Conv2d) for relu in norms)

@@ -7,6 +7,7 @@ this module runs once, in its own process, and writes JSON: a run of ``inferlens
 
 from __future__ import annotations
 
+import fcntl
 import subprocess
 import sys
 import tempfile
@@ -112,11 +113,14 @@ def main(target):
 
 
 def made(folder):
-    """Run this module in a process, and return its results."""
+    """Run this module in a process, unless another one does so for this folder, and return its results."""
     target = folder / "partitions.json"
-    command = [sys.executable, "-m", __name__, str(target)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    with open(folder / "partitions.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # until it is closed
+        if not target.exists():
+            command = [sys.executable, "-m", __name__, str(target)]
+            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stderr[-3000:]
     return msgspec.json.decode(target.read_bytes(), type=Made)
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import random
 from collections import Counter
 
 import msgspec
@@ -9,11 +10,11 @@ import pytest
 from msgspec.structs import replace
 
 from inferlens.analysis.measures import bottleneck
-from inferlens.analysis.tuning import Advice, Candidate
+from inferlens.analysis.tuning import Advice, Candidate, Observation, Point, setting_effects
 from inferlens.backends.base import Capabilities, Knob, Recommendation, Support
 from inferlens.backends.fake import Fake
 from inferlens.execution.protocol import PlannedCase
-from inferlens.execution.tuning.search import Search
+from inferlens.execution.tuning.search import Search, TimeModel
 from inferlens.execution.tuning.space import SearchSpace, advice_that_paid, advised_cases
 from inferlens.record.record import KERNEL_FAMILIES, Measurement
 from inferlens.spec.case import Case
@@ -238,3 +239,88 @@ def test_advice_paid_if_the_winner_has_it_and_is_faster_than_the_ways_that_had_t
     assert advice_that_paid(eager, tried, by_id, found) == ()
     said = " ".join(tuning_sentences(replace(tune(tmp_path, only=KNOB_A), advice=advice)))
     assert f"Advice that paid: torch_compile:reduce-overhead, since calls of {way} waited for the host (2.00x)." in said
+
+
+# What measured candidates tell about others
+
+A, B = Point("a"), Point("b")
+
+
+def of(family, *settings):
+    return Point(family, frozenset(settings))
+
+
+def seen(*logs):
+    return [Observation(*log) for log in logs]
+
+
+def predict(logs, points):
+    return TimeModel.fit(logs).predict(points)
+
+
+def spread(belief, base, point):
+    """The standard deviation of a difference."""
+    return belief.advantages(base)[1][belief.points.index(point)]
+
+
+def test_rounds_are_no_difference_between_candidates():
+    belief = predict(seen((A, 0.0, 1), (B, 0.2, 1), (A, 0.5, 2), (B, 0.7, 2)), [A, B])
+    assert belief.means[B] - belief.means[A] == pytest.approx(0.2, abs=0.01)
+    assert spread(belief, A, B) < 0.04
+
+
+def test_what_a_setting_did_is_expected_elsewhere_too_but_less_surely():
+    pairs = [(A, of("a", "x")), (B, of("b", "x")), (B, of("b", "y"))]
+    belief = predict(seen((A, 0.0, 1), (of("a", "x"), -0.1, 1), (B, 0.3, 1)), [A, B, *(point for _, point in pairs)])
+    same, other, unknown = (belief.means[point] - belief.means[base] for base, point in pairs)
+    assert same < other < unknown == pytest.approx(0, abs=1e-3)
+    assert spread(belief, *pairs[1]) > spread(belief, *pairs[0])
+
+
+def test_settings_of_which_nothing_is_known_promise_exactly_the_same():
+    """So that the value that a backend names first is tried first."""
+    settings = [of("a", name) for name in "xyz"]
+    for logs in (seen(), seen((A, 0.0, 1), (B, 0.3, 1), (of("b", "w"), 0.2, 1))):
+        gains = predict(logs, [A, B, *settings]).gains(A)
+        assert len({gains[point] for point in settings}) == 1
+
+
+# What settings are said to do, of planted ones: no more than is known, and nothing of what does nothing.
+
+PLANTED = {"a": -0.3, "b": 0.0, "c": 0.0, "d": 0.0}
+
+
+def drawn_rounds(draw, count, noise=0.05):
+    """The default and three candidates in each round; another family beside them."""
+    logs = []
+    for number in range(count):
+        wave = draw.gauss(0, 0.1)
+        some = [of("f", *(name for name in PLANTED if draw.random() < 0.5)) for _ in range(3)]
+        for point in (of("f"), of("other"), *some):
+            log = wave + sum(PLANTED[name] for name in point.settings) + draw.gauss(0, noise)
+            logs.append(Observation(point, log, number))
+    return logs
+
+
+@pytest.mark.parametrize("count", [2, 4, 12])
+def test_a_setting_that_does_nothing_is_rarely_called_an_effect_also_where_it_looked_best(count):
+    draw, lows_and_highs = random.Random(count), []
+    for _ in range(400):
+        found = setting_effects(drawn_rounds(draw, count), of("f", *PLANTED))
+        told = [item for name, item in found.items() if item and not PLANTED[name]]
+        lows_and_highs += [max(told)[1:]] if told else []  # of the one that a search would keep
+    assert len(lows_and_highs) > 100
+    assert sum(low > 1 or high < 1 for low, high in lows_and_highs) <= 0.05 * len(lows_and_highs)
+
+
+def test_what_rounds_do_not_tell_is_not_said():
+    both, point = of("f", "a", "b"), of("f", "c")
+    few = seen((of("f"), 0.0, 1), (both, -0.2, 1))
+    assert setting_effects(few, both) == {"a": None, "b": None}, "there is nothing left to say how far processes differ"
+    more = seen(*((one.point, one.log + 0.01 * number, number) for number in (1, 2, 3) for one in few))
+    assert setting_effects(more, both) == {"a": None, "b": None}, "never one without the other"
+    assert setting_effects(more, point) == {"a": None, "b": None, "c": None}, "never measured"
+    more += seen(*((of("f", "a"), -0.1 + 0.01 * number, number) for number in (1, 2, 3)))
+    told = setting_effects(more, both)
+    assert [round(item[0], 3) for item in told.values() if item] == [round(math.exp(0.1), 3)] * 2
+    assert setting_effects(more, of("f")) == told, "nor does the winner have to have them"
