@@ -23,6 +23,7 @@ from inferlens.views.results import best_case
 from tests.backends import small
 from tests.commands import inferlens as command
 from tests.commands import shorten, stay
+from tests.refusals import refusal
 from tests.views.samples import WRONG
 
 NET, NESTED = "tests.backends.small:Convolution", "tests.backends.small:TwoInputs"
@@ -299,8 +300,7 @@ def test_outputs_are_the_callers_own(results, label):
         assert np.array_equal(first, kept)
         flipped = np.asarray(fast(x[..., ::-1]))
         np.testing.assert_allclose(flipped, kept, rtol=1e-5)
-    with pytest.raises(InferlensError, match="was closed"):
-        fast(x)
+    refusal("was closed", fast, x)
 
 
 def test_outputs_that_the_next_call_overwrites_are_for_those_who_ask(results):
@@ -351,17 +351,22 @@ def other_weights(record):
     return {"artefacts": (), "model": replace(record.model, weights_sha256="0" * 64)}
 
 
+def other_gpu(record):
+    environment = replace(record.environment, gpus=(Gpu(name="NVIDIA H200"),))
+    return {"case": replace(record.case, device="cuda", variant="cuda"), "environment": environment}
+
+
 @pytest.mark.parametrize(("content", "fields", "words"), [
     (b"short", lambda _: {}, "model.onnx is missing, or not the file that was measured. Expected: [0-9]+ bytes"),
     (b"", lambda _: {}, "model.onnx is missing"), (None, other_version, "measured with onnxruntime 1.0 \\(here: "),
     (b"", other_weights, "has other weights than the model that was measured"),
+    (None, other_gpu, "It was measured on NVIDIA H200; here is "),
 ])  # fmt: skip
 def test_what_does_not_fit_is_refused(content, fields, words, one):
     changed(one, **fields(load_records(one)[0]))
     if content is not None:
         (one / "model.onnx").write_bytes(content) if content else (one / "model.onnx").unlink()
-    with pytest.raises(InferlensError, match=f"{words}.*Try: rebuild=True"):
-        inferlens.load(one)
+    refusal(f"{words}.*Try: rebuild=True", inferlens.load, one)
 
 
 def test_a_model_is_prepared_anew_if_asked_and_its_outputs_are_compared(one, one_process, monkeypatch):
@@ -370,16 +375,7 @@ def test_a_model_is_prepared_anew_if_asked_and_its_outputs_are_compared(one, one
     with inferlens.load(one, rebuild=True) as fast:
         assert fast(np.zeros((2, 3, 16, 16), np.float32)).shape == (2, 10)
     monkeypatch.setitem(TOLERANCES, "fp32", 1e-20)
-    with pytest.raises(InferlensError, match="Prepared anew here, its outputs are wrong: relative L2"):
-        inferlens.load(one, rebuild=True)
-
-
-def test_another_gpu_is_refused(one):
-    record = load_records(one)[0]
-    environment = replace(record.environment, gpus=(Gpu(name="NVIDIA H200"),))
-    changed(one, case=replace(record.case, device="cuda", variant="cuda"), environment=environment)
-    with pytest.raises(InferlensError, match=r"It was measured on NVIDIA H200; here is .*Try: rebuild=True"):
-        inferlens.load(one)
+    refusal("Prepared anew here, its outputs are wrong: relative L2", inferlens.load, one, rebuild=True)
 
 
 @pytest.mark.parametrize(("fields", "words"), [
@@ -389,8 +385,7 @@ def test_another_gpu_is_refused(one):
 def test_what_failed_or_was_wrong_is_refused_even_anew(fields, words, one):
     changed(one, **fields)
     for rebuild in (False, True):
-        with pytest.raises(InferlensError, match=words):
-            inferlens.load(one, rebuild=rebuild)
+        refusal(words, inferlens.load, one, rebuild=rebuild)
 
 
 def test_a_module_that_was_handed_over_is_there_only_where_it_was_exported(tmp_path, one_process):
@@ -426,22 +421,18 @@ def test_the_fastest_case_of_a_folder_is_loaded(faked, tmp_path):
     assert (best_case(tmp_path / "demo")[1], best_case(tmp_path / "demo" / "another")[0].case.variant) == (best, "fast")
     measured(tmp_path, "fake:demo", "fake:steady", batch=8)
     both = r"has a tuned winner \(batch 1\) and records of other inputs. .*/best for the winner"
-    with pytest.raises(InferlensError, match=both):
-        inferlens.load(tmp_path / "demo")
+    refusal(both, inferlens.load, tmp_path / "demo")
     (best / RECORD).unlink()
-    with pytest.raises(InferlensError, match=r"in each of 2 comparisons .* Try: the folder of one case, such as "):
-        inferlens.load(tmp_path / "demo")
+    refusal(r"in each of 2 comparisons .* Try: the folder of one case, such as ", inferlens.load, tmp_path / "demo")
 
 
 def test_of_several_models_in_a_folder_none_is_taken(faked, tmp_path):
     shutil.copytree(folder_of(faked, "fake:fast"), tmp_path / "demo" / "best")
     measured(tmp_path, "fake:other", "fake:steady")
     message = rf"holds records of 2 models: fake:demo and fake:other\. Try: .*, such as {tmp_path}/demo/best"
-    with pytest.raises(InferlensError, match=message):
-        best_case(tmp_path)
+    refusal(message, best_case, tmp_path)
     shutil.move(tmp_path / "other", tmp_path / "demo" / "measured")
-    with pytest.raises(InferlensError, match=message):
-        best_case(tmp_path / "demo")
+    refusal(message, best_case, tmp_path / "demo")
 
 
 @pytest.mark.parametrize(("arguments", "words"), [
@@ -464,8 +455,7 @@ def test_python_writes_the_same_files(one, tmp_path, monkeypatch):
     assert folder == tmp_path / "deploy"
     assert sorted(path.name for path in folder.iterdir()) == ["model.onnx", "requirements.txt", "run.py"]
     (folder / "run.py").write_text("mine")
-    with pytest.raises(InferlensError, match="deploy is there already"):
-        inferlens.export(one, folder)
+    refusal("deploy is there already", inferlens.export, one, folder)
     assert (folder / "run.py").read_text() == "mine"
 
 
@@ -524,14 +514,9 @@ def test_scripts_for_a_gpu_are_programs(label, file, options):
     assert ("torch.cuda.CUDAGraph()" in script) == (options.get("cuda_graph", False) and "onnx" not in label)
 
 
-def test_to_quantize_it_anew_takes_the_data(int8_winners):
-    with pytest.raises(InferlensError, match=r"There is no data '.*data\.npz'"):
-        inferlens.load(int8_winners["onnxruntime:cpu"], rebuild=True)
-
-
-def test_without_the_quantized_file_no_noise_calibrates(int8_winners, tmp_path):
+def test_an_int8_winner_takes_its_file_or_its_data_and_no_noise(int8_winners, tmp_path):
+    refusal(r"There is no data '.*data\.npz'", inferlens.load, int8_winners["onnxruntime:cpu"], rebuild=True)
     folder = Path(shutil.copytree(int8_winners["onnxruntime:cpu"], tmp_path / "one"))
     (spoilt,) = (folder / "quantized").glob("*.onnx")
     spoilt.unlink()
-    with pytest.raises(InferlensError, match=r"\.onnx is missing"):
-        inferlens.load(folder)
+    refusal(r"\.onnx is missing", inferlens.load, folder)

@@ -21,6 +21,7 @@ from tests.commands import inferlens as command
 from tests.commands import output_of
 
 pytestmark = pytest.mark.usefixtures("one_process")
+QUICK = {"quick": True, "mode": "latency", "iterations": 3, "warmup": 1}
 
 
 class Planted(torch.nn.Module):
@@ -96,7 +97,7 @@ def test_what_layers_lose_is_kept_beside_the_records_and_shown_again(data):
 def test_the_file_of_a_live_module_runs_and_is_what_was_compared(data):
     report = inferlens.quantize(Planted().eval(), torch.zeros(8, 32), calibration=data)
     assert (report.path, report.samples) == ("Planted.int8.onnx", 48)
-    (record,) = inferlens.bench(report.path, backend="onnxruntime:cpu", quick=True, iterations=3, warmup=1)
+    (record,) = inferlens.bench(report.path, backend="onnxruntime:cpu", **QUICK)
     assert (record.status, record.case.precision) == ("ok", "int8")
     assert record.agreement.agrees
     assert report.size == Path(report.path).stat().st_size
@@ -112,7 +113,7 @@ def test_openvino_writes_what_it_runs_and_keeps_layers(data):
     report = quantized(data, backend="openvino", within="error=2e-2")
     assert (report.path, Path(report.path).with_suffix(".bin").is_file()) == ("Planted.int8.xml", True)
     assert report.best.error <= 0.02
-    (record,) = inferlens.bench(report.path, backend="openvino", quick=True, iterations=3, warmup=1)
+    (record,) = inferlens.bench(report.path, backend="openvino", **QUICK)
     assert (record.status, record.reason, record.case.precision) == ("ok", "", "int8")
 
 
@@ -166,7 +167,7 @@ def test_a_file_in_fp16_or_int8_is_refused_with_what_to_do(data, tmp_path):
             done = command("quantize", name, "--calibration", data, "-b", backend, cwd=tmp_path)
             assert (done.returncode, done.stdout, "Try: " in done.stderr) == (2, "", True)
             assert f"{name} is in fp16" in done.stderr
-    words = {"backend": "onnxruntime:cpu", "precision": "int8", "calibration": data, "quick": True, "iterations": 2}
+    words = {"backend": "onnxruntime:cpu", "precision": "int8", "calibration": data, **QUICK}
     (record,) = inferlens.bench("half.onnx", **words)
     assert (record.status, record.hint) == ("unsupported", "the original model")
 

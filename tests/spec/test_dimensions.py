@@ -18,7 +18,7 @@ from tests.commands import inferlens
 from tests.models.loading import graph
 from tests.refusals import refusal
 
-QUICK = ("-b", "onnxruntime:cpu", "--quick", "--mode", "latency", "--iterations", "3")
+QUICK = ("-b", "onnxruntime:cpu", "--quick", "--mode", "latency", "--iterations", "3", "--warmup", "1")
 NAMES = ("input_ids", "attention_mask", "token_type_ids")
 
 
