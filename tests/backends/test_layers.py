@@ -6,7 +6,6 @@ import pytest
 from torch import nn
 
 from inferlens.backends.onnxruntime.profile import NodeArguments, ProfileEvent, times_by_node
-from inferlens.backends.profiling.runs import add_own_times
 from inferlens.models.model import Model
 from tests.backends import small
 from tests.backends.profiling import samples
@@ -70,16 +69,6 @@ def test_eager_layers_are_the_modules_themselves(tmp_path):
     assert by_name["nothing"].times[1] < 1e-3
     begins = [by_name[name].begins[0] for name in by_name]
     assert (begins, layers.timed) == (sorted(begins), "host")
-
-
-def test_own_times_of_nested_and_repeated_calls():
-    """Module 0 runs from 1 to 10 s, in it 1 from 2 to 5, which calls 2 from 3 to 4, and 1 again from 6 to 8."""
-    marks = [0, 1, 2, ~2, ~1, 1, ~1, ~0]
-    taken = {}
-    add_own_times(taken, 0, marks, [1.0, 2, 3, 4, 5, 6, 8, 10])
-    assert {number: (own.times[0], own.calls[0], own.begins[0]) for number, own in taken.items()} == {
-        0: (4, 1, 1), 1: (4, 2, 2), 2: (1, 1, 3)
-    }  # fmt: skip
 
 
 def test_exported_programs_have_one_layer_and_say_why(tmp_path):

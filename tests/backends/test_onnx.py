@@ -2,7 +2,6 @@
 
 import dataclasses
 from pathlib import Path
-from types import SimpleNamespace
 
 import onnxruntime
 import pytest
@@ -12,7 +11,7 @@ from torch import nn
 
 from inferlens.backends.onnx.graph import onnx_file
 from inferlens.backends.onnxruntime.backend import OnnxRuntimeOptions
-from inferlens.backends.onnxruntime.runner import PROVIDERS, CpuRunner, CudaRunner, provider_list
+from inferlens.backends.onnxruntime.runner import PROVIDERS, CpuRunner, provider_list
 from inferlens.backends.tensorrt.backend import TensorRT
 from inferlens.errors import Unsupported
 from inferlens.models.files import onnx_file_precision
@@ -110,20 +109,6 @@ def test_all_options_except_those_of_the_file_reach_the_exported_script():
     usual = code()
     assert code(threads=3) != usual
     assert [name for name, value in others.items() if code(options={name: value}) == usual] == []
-
-
-def test_options_of_a_provider_without_nodes_do_nothing(file, preparation):
-    """ONNX Runtime reports that TensorRT took the whole graph."""
-    part = SimpleNamespace(ep_name="TensorrtExecutionProvider", get_nodes=lambda: [SimpleNamespace(op_type="Conv")])
-    options = OnnxRuntimeOptions(prefer_nhwc=True, allow_spinning=False, cuda_graph=True)
-    case = small.case("onnxruntime:tensorrt", device="cuda")
-    runner = CudaRunner(file, PROVIDERS["tensorrt"], _onnx(file), case, preparation, options)
-    runner._report_nodes(SimpleNamespace(get_provider_graph_assignment_info=lambda: [part]))
-    assert preparation.facts["nodes_by_provider"] == {"TensorrtExecutionProvider": 1}
-    assert [warning.message for warning in preparation.warnings] == [
-        "prefer_nhwc does nothing: no node runs on the CUDAExecutionProvider.",
-        "allow_spinning does nothing: no node runs on the CPUExecutionProvider.",
-    ]
 
 
 def test_a_fallback_to_the_cpu_is_refused(file, preparation):

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import importlib
 import importlib.util
 import itertools
 import json
@@ -501,3 +502,45 @@ def test_a_wrong_scale_in_the_cache_makes_a_case_wrong(files):
 
 def named(graph, name):
     return next(node for node in graph.node if node.name == name)
+
+
+# Trained networks from a Python package, quantized on real data, stay right on other data. More: benchmarks/trained
+
+
+@pytest.fixture(scope="module")
+def texts():
+    """Pages and lines of text, and networks that find and read it."""
+    for package in ("PIL", "rapidocr_onnxruntime"):
+        pytest.importorskip(package)
+    return importlib.import_module("benchmarks.trained.texts")
+
+
+def finding(infer):
+    return importlib.import_module("benchmarks.trained.texts").evaluate_finding(infer, 6)
+
+
+def reading(infer):
+    return importlib.import_module("benchmarks.trained.texts").evaluate_reading(infer, 8)
+
+
+@pytest.mark.parametrize(("name", "shape", "evaluate", "most"), [
+    ("det", "1x3x256x320", "finding", 0.019), ("rec", "1x3x48x320", "reading", 0.01),
+])  # fmt: skip
+def test_text_is_found_and_read_as_before_where_depthwise_convolutions_stay(
+    name, shape, evaluate, most, texts, tmp_path
+):
+    network, samples = onnx.load(str(texts.network(name))), {"det": texts.pages, "rec": texts.lines}[name](1, 4)[0]
+    assert name == "rec" or network.opset_import[0].version < 13
+    np.savez(tmp_path / "data.npz", x=samples)
+    depthwise = [
+        node.name for node in network.graph.node
+        if node.op_type == "Conv" and any(item.name == "group" and item.i > 1 for item in node.attribute)
+    ]  # fmt: skip
+    (record,) = inferlens.bench(
+        str(texts.network(name)), backend="onnxruntime:cpu", precision="int8", input=f"x={shape}",
+        keep=f"fp32:{','.join(depthwise)}" if name == "rec" else "", calibration=str(tmp_path / "data.npz"),
+        accuracy=f"{__name__}:{evaluate}", output=str(tmp_path), **QUICK,
+    )  # fmt: skip
+    assert (record.status, record.reason, record.accuracy.reason) == ("ok", "", "")
+    assert np.mean(record.accuracy.reference_values) > 0.9
+    assert np.mean(record.accuracy.reference_values) - np.mean(record.accuracy.values) <= most

@@ -490,30 +490,6 @@ def test_a_script_for_a_gpu_converts_what_it_is_given(one, reference, tmp_path):
     assert error < TOLERANCES["fp16"]
 
 
-@pytest.mark.parametrize(("label", "file", "options"), [
-    ("pytorch", "model.pt2", {"cuda_graph": True, "channels_last": True}),
-    ("pytorch", "model.pt2", {"autocast": True, "cudnn_benchmark": True}),
-    ("torchscript:trace", "model.pt", {"freeze": True}),
-    ("torch_compile:max-autotune", "model.pt2", {"fullgraph": True}),
-    ("onnxruntime:cuda", "model.onnx", {"cuda_graph": True, "tf32": True}), ("onnxruntime:tensorrt", "model.onnx", {}),
-    ("tensorrt:rtx", "model.engine", {"cuda_graph": True}),
-    ("tensorrt:trt", "model.engine", {"version_compatible": True, "profile": 1}),
-    ("torch_tensorrt:dynamo", "model.ep", {"cuda_graph": True, "autocast": True}),
-    ("torch_tensorrt:ts-trace", "model.ts", {}),
-])  # fmt: skip
-def test_scripts_for_a_gpu_are_programs(label, file, options):
-    """They run in ``tests/gpu``."""
-    backend = small.backend(label)
-    case = small.case(label, device="cuda", precision="fp16", threads=2, options=options)
-    assert isinstance(backend, Deployer)
-    assert backend.deploy_suffix(case) == Path(file).suffix
-    script = backend.script(case, file, small.TWO_INPUTS + small.CONVOLUTION)
-    compile(script, "run.py", "exec")
-    assert file in script
-    assert "inferlens" not in script
-    assert ("torch.cuda.CUDAGraph()" in script) == (options.get("cuda_graph", False) and "onnx" not in label)
-
-
 def test_an_int8_winner_takes_its_file_or_its_data_and_no_noise(int8_winners, tmp_path):
     refusal(r"There is no data '.*data\.npz'", inferlens.load, int8_winners["onnxruntime:cpu"], rebuild=True)
     folder = Path(shutil.copytree(int8_winners["onnxruntime:cpu"], tmp_path / "one"))

@@ -38,13 +38,6 @@ def test_everything_is_counted():
     assert msgspec.json.decode(msgspec.json.encode(partition), type=builds.Partition) == partition
 
 
-def test_neighbours_of_pytorchs_are_one_segment_but_not_across_graphs():
-    torch = segment("PyTorch", 1)
-    assert [len(item.operators) for item in builds.merged([torch, segment("PyTorch", 0), torch])] == [2]
-    assert len(builds.merged([torch, segment("PyTorch", 1, graph=1)])) == 2
-    assert len(builds.merged([segment("TensorRT", 1), segment("TensorRT", 1)])) == 2
-
-
 def test_choices_cover_every_value_that_leaves_an_engine_and_the_cases_own():
     choices = builds.choices_of([7, 3], 5, at)["choices"]
     assert choices == (builds.Choice(1, 3, (7, 3), 4), builds.Choice(4, 7, (7,), 2))

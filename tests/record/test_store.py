@@ -18,9 +18,11 @@ from inferlens.analysis.samples import latencies
 from inferlens.execution.protocol import as_json, from_json
 from inferlens.record.files import write_whole
 from inferlens.record.record import Agreement, Environment, Measurement, ModelFacts, Record, decode, encode, json_schema
-from inferlens.record.store import Store
+from inferlens.record.store import LOG, MOST_LINES, Store, find_log
+from inferlens.record.store import RECORD as RECORD_FILE
 from inferlens.spec.case import Budget, Case
 from tests.refusals import refusal
+from tests.views.samples import case, failure, record
 
 CASE = Case(model="fake:demo", backend="fake", variant="steady")
 RECORD = Record(
@@ -62,9 +64,9 @@ def test_a_write_that_fails_leaves_the_old_content(tmp_path, monkeypatch):
 def test_what_a_profile_measured_takes_no_place_of_what_was_benchmarked(tmp_path):
     profiled = replace(RECORD, id="b", created="2026-01-02T00:00:00.000+00:00")
     elsewhere = replace(profiled, id="c", case=replace(CASE, model="fake:other"))
-    for record in (profiled, elsewhere):
-        folder = Store(tmp_path).claim(record.case, record.case.model)
-        Store.save(folder, record)
+    for item in (profiled, elsewhere):
+        folder = Store(tmp_path).claim(item.case, item.case.model)
+        Store.save(folder, item)
         put(folder, b"{}", "profile-layer.json")
     assert {record.id for record in load_records([tmp_path])} == {"b", "c"}
     Store.save(Store(tmp_path).claim(CASE, "demo"), RECORD)
@@ -118,3 +120,50 @@ def test_numbers_that_are_not_finite_stay_readable():
     assert (*latencies(record).samples,) == (0.01,)
     wrong = replace(RECORD, agreement=Agreement(reference="x", rel_l2=float("inf"), agrees=False))
     assert decode(encode(wrong)).agreement == Agreement(reference="x", rel_l2=None, agrees=False)
+
+
+# The log of a case: which one is meant, and that it is plain text of bounded length
+
+
+def keep(folder, of, log=None):
+    folder.mkdir(parents=True)
+    (folder / RECORD_FILE).write_bytes(encode(of))
+    if log is not None:
+        (folder / LOG).write_bytes(log)
+
+
+def found(root, named):
+    return find_log(load_records([root]), named)
+
+
+@pytest.fixture
+def root(tmp_path):
+    said = b"loading\n10 %\r50 %\r100 %\r\n\x1b[31mred\x1b[0m\x07 \xff\x9b2J\n"
+    keep(tmp_path / "a", record(case(), id="a"), said)
+    keep(tmp_path / "b", failure(case("openvino"), id="b"), b"it broke\n")
+    keep(tmp_path / "c", record(case("openvino", precision="fp16"), id="c"), b"")
+    keep(tmp_path / "d", failure(case("tensorrt:rtx"), id="d", output_tail=("the", "end")))
+    return tmp_path
+
+
+@pytest.mark.parametrize(("named", "text"), [
+    ("pytorch", "loading\n100 %\nred  \ufffd\ufffd2J"), ("openvino fp32 batch 1 cpu", "it broke"),
+    ("resnet18 openvino", "it broke"),  # the only one that did not run
+    ("fp16", ""), ("tensorrt", "the\nend"), ("c", ""),
+])  # fmt: skip
+def test_the_case_that_is_meant(root, named, text):
+    assert found(root, named).text == text
+
+
+@pytest.mark.parametrize(("named", "count"), [("nothing", 0), ("resnet18", 4), ("", 0)])
+def test_none_or_several(root, named, count):
+    refusal(f"fits {count or 'no'} cases.*'openvino fp32 batch 1 cpu'", found, root, named)
+
+
+def test_a_long_log_and_what_is_no_file(tmp_path):
+    keep(tmp_path / "a", record(case(), id="a"), b"x\n" * 2 * MOST_LINES + b"last\n")
+    keep(tmp_path / "b", record(case("openvino"), id="b"))
+    os.mkfifo(tmp_path / "b" / LOG)
+    long = found(tmp_path, "pytorch")
+    assert (long.cut, len(long.text.splitlines()), long.text[-4:]) == (True, MOST_LINES, "last")
+    assert (found(tmp_path, "openvino").text, found(tmp_path, "openvino").path) == ("", None)

@@ -113,17 +113,6 @@ def test_options_without_an_effect_are_a_warning(preparation):
         assert [warning.code for warning in preparation.warnings] == codes
 
 
-@pytest.mark.parametrize(("name", "expected"), [
-    ("[ELEMENTWISE]-[aten_ops.add.Tensor]-[layer1.0/add_2_scale]", ("layer1.0", "aten.add.Tensor")),
-    ("[CONVOLUTION]-[aten_ops.convolution.default]-[nobody.knows/convolution]", None),
-    ("%4 : Tensor = aten::relu(%3), scope: __module # file.py:1:0", ("", "aten::relu")),
-    ("%4 : Tensor = aten::conv2d(%3), scope: __module.m/__module.m.fc # f.py:1:0", ("fc", "aten::conv2d")),
-    ("__mye35665_myl0_7", None),
-])  # fmt: skip
-def test_names_of_layers(name, expected):
-    assert running.module_and_operator(name, frozenset({"", "layer1.0", "fc"})) == expected
-
-
 def test_variants_that_cannot_be_saved_are_refused(preparation):
     model, target = small.model(), preparation.folder / "x.ep"
     save, words = backend.TorchTensorRT().save, r"cannot save its compiled model as \.ep"
@@ -159,17 +148,6 @@ def test_a_file_of_another_kind_is_one_sentence(name, preparation):
 # Partitions of compiled modules
 
 FIELDS = {"front_end": "ts-trace", "min_block_size": 5, "flavour": "TensorRT"}
-ENGINES = """
-graph(%x : Tensor, %engine : Tensor):
-  %1 : Tensor[] = prim::ListConstruct(%x)
-  %2 : Tensor[] = tensorrt::execute_engine(%1, %engine)
-  %3 : Tensor = prim::ListUnpack(%2)
-  %4 : Tensor = aten::relu(%3)
-  %5 : Tensor[] = prim::ListConstruct(%4)
-  %6 : Tensor[] = tensorrt::execute_engine(%5, %engine)
-  %7 : Tensor = prim::ListUnpack(%6)
-  return (%7)
-"""
 
 
 def test_the_operators_of_a_compiled_module_are_read_from_its_graph():
@@ -184,11 +162,3 @@ def test_the_operators_of_a_compiled_module_are_read_from_its_graph():
     assert read.breaks[0].operators == {"aten.linear.default": 1, "aten.relu.default": 1}
     assert read.breaks[0].modules == ("0", "1")
     assert compiled_partition(module, **FIELDS) is None, "no graph to read"
-
-
-def test_counts_that_a_compiled_module_with_engines_lacks_are_unknown():
-    part = compiled_partition(torch._C.parse_ir(ENGINES), **FIELDS)
-    assert (part.operators, part.in_tensorrt, part.engines) == (None, None, (None, None))
-    assert [segment.runs_in for segment in part.segments] == ["TensorRT", "PyTorch", "TensorRT"]
-    (between,) = part.breaks
-    assert (between.operators, between.modules, between.why) == ({"aten.relu": 1}, (None,), ())
