@@ -14,7 +14,7 @@ SCREENS = Path(__file__).parent / "golden" / "screens"
 
 def compare_with_stored(name: str, text: str) -> None:
     """Fail with the lines that differ if a screen is not as it was stored."""
-    path = SCREENS / f"{name}.txt"
+    path, text = SCREENS / f"{name}.txt", text.replace("\r\n", "\n")
     if os.environ.get("WRITE_SCREENS"):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")

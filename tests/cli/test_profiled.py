@@ -36,18 +36,22 @@ def results(tmp_path: Path) -> Path:
     return saved(tmp_path / "results", eager(), fused(), other(), traced(), traced(ENGINE))
 
 
-def test_options(results):
-    def shown(words: str) -> str:
-        return output_of(*words.split(), cwd=results.parent)
+LINES = {
+    "the longest layers": "layers results/case0 --sort order --top 2",
+    "modules against openvino": "modules results --depth 1 --reference openvino --fused split",
+    "all findings": "show results --view findings --all",
+    "the share of layers": "layers results --columns share -f markdown",
+}  # fmt: skip
 
-    rows = [line.split(",")[4] for line in shown("layers results/case0 --sort order --top 2 -f csv").splitlines()[1:]]
-    assert rows == ["layer", "layer", "other layers", "in no layer", "whole"]
-    modules = shown("modules results --depth 1 --reference openvino --fused split")
-    assert modules.index("openvino") < modules.index("onnxruntime")
-    assert shown("kernels results --by launch --sort order -f csv").count(",launch,") == 162 + 25
-    assert "host-bound" in shown("show results --view findings --all")
-    shown("layers results --columns share -o l.md")
-    assert "| module | share |" in (results.parent / "l.md").read_text()
+
+@pytest.mark.parametrize("name", LINES)
+def test_options(name, results):
+    compare_with_stored(f"profiled/{name}", output_of(*LINES[name].split(), cwd=results.parent))
+
+
+def test_kernels_by_launch_are_all_launches(results):
+    shown = output_of("kernels", "results", "--by", "launch", "--sort", "order", "-f", "csv", cwd=results.parent)
+    assert shown.count(",launch,") == 162 + 25
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -135,6 +135,7 @@ REFUSED = {
     "show base --view notes --plot a.svg": "show different things", "show base --against error": "are for a chart",
     "show base --all": "for notes and findings", "show base --light": "a folder to join records in",
     "show base --view layers": "no view 'layers'", "show base --runs some": "some",
+    "show base --runs all --reference tensorrt": "No case fits the reference 'tensorrt'",
     "show base --runs": "Error: Option '--runs' requires an argument.",
     "show base --plot a.docx": "cannot be written as", "show base --plot x.svg --against beauty": "beauty",
     "show base --plot x.svg --theme pink": "There is no theme 'pink'", "show base -f tabel": "no format 'tabel'",

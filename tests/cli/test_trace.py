@@ -15,7 +15,6 @@ import typer
 
 from inferlens.cli.commands import app
 from inferlens.cli.options import fast_words
-from inferlens.trace.distributed import runs_in, traces_in
 from inferlens.views.table import FORMATS
 from inferlens.views.trace import VIEWS
 from tests.commands import inferlens, output_of, refusal_of
@@ -55,7 +54,8 @@ FILES = {
     "new.json": one_kernel("new", "Net"), "engine.json": one_kernel("new", "Engine"), "broken.json": b"Hello",
     "job/job_10.json": rank(10), "job/job_2.json": rank(2), "logs/bs8/host.1.pt.trace.json": calls(100),
     "logs/bs16/host.1.pt.trace.json": training(), "logs/bs1/host.1.pt.trace.json": calls(300),
-    "logs/notes.txt": b"no trace",
+    "logs/notes.txt": b"no trace", "job/notes.json": b"{}", "two/bs1/host.1.pt.trace.json": calls(300),
+    "two/bs8/host.1.pt.trace.json": b"nothing of it",
 }  # fmt: skip
 
 
@@ -112,17 +112,6 @@ def test_steps_are_drawn(folder):
     assert (folder / "runs.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_rows_are_told_apart_and_limited(folder):
-    shown = output_of("trace", "gpu.json", "--view", "kernels", "--by", "operator", "--format", "csv", cwd=folder)
-    rows = list(csv.DictReader(io.StringIO(shown)))
-    assert {row["operator"] for row in rows} == {"aten::mm", "aten::linear", "aten::copy_"}
-    (one,) = traces("gpu.json --view steps --step 1", folder)
-    assert [row["step"] for row in one["tables"]["steps"]] == ["1"]
-    (every,) = traces("gpu.json --view kernels", folder)
-    row, *_ = every["tables"]["kernels"]
-    assert (row["calls"], row["total"]) == (2, pytest.approx(400e-6)), "the sums of all steps"
-
-
 def test_a_trace_comes_through_a_pipe_and_loads_no_framework():
     """Neither PyTorch nor polars, which would take longer than reading."""
     script = (
@@ -161,7 +150,10 @@ LINES = {
     "against, the same name": "c/gpu.json --against gpu.json --view kernels",
     "ranks": "job", "ranks, wide": "job --wide",
     "runs": "logs --view overview,kernels", "runs, kernels": "logs --view kernels --wide --top 1",
-    "runs, against": "logs/bs1 --against logs/bs8",
+    "runs, against": "logs/bs1 --against logs/bs8", "a broken run": "two",
+    "kernels by operator": "gpu.json --view kernels --by operator --format csv",
+    "one step": "gpu.json --view steps --step 1 --format csv",
+    "sums of all steps": "gpu.json --view kernels --format csv",
 }  # fmt: skip
 
 
@@ -204,16 +196,6 @@ def test_what_takes_less_is_green_and_what_takes_more_is_red(folder, monkeypatch
     assert ("\x1b[32madd" in coloured, "\x1b[31mrelu" in coloured) == (True, True)
 
 
-def test_ranks_of_a_job(folder):
-    assert [path.name for path in traces_in(folder / "job")] == ["job_2.json", "job_10.json"]
-    (folder / "job" / "notes.json").write_text("{}")
-    done = inferlens("trace", "job", "--format", "json", cwd=folder)
-    assert (done.returncode, "notes.json is a JSON file of another tool" in done.stderr) == (0, True)
-    first, _ = json.loads(done.stdout)["traces"][0]["tables"]["ranks"]
-    known = (first["name"], first["rank"], first["step_time"], first["overlapped"])
-    assert known == ("job_2.json", 2, pytest.approx(500e-6), 0.5)
-
-
 @pytest.mark.parametrize(("files", "why"), [
     ({"a.json": rank(None), "b.json": rank(None)}, "a.json has no rank"),
     ({"a.json": rank(0), "b.json": rank(None)}, "b.json has no rank"),
@@ -228,18 +210,6 @@ def test_only_traces_that_say_so_are_ranks_of_one_job(files, why, tmp_path):
     assert (f"not ranks of one job ({why})" in together["answer"][0]) == bool(why)
     rows = [line.split()[0] for line in inferlens("trace", ".", cwd=tmp_path).stdout.splitlines() if ".json  " in line]
     assert rows == [*files], "both are listed"
-
-
-def test_each_run_of_a_log_folder_is_a_row_and_a_broken_one_is_left_out(folder):
-    assert [name for name, _ in runs_in(folder / "logs")] == ["bs1", "bs8", "bs16"]
-    (folder / "logs" / "bs8" / "host.1.pt.trace.json").write_text("nothing of it")
-    done = inferlens("trace", "logs", "--format", "json", cwd=folder)
-    assert (done.returncode, "bs8" in done.stderr) == (0, True)
-    together, *each = json.loads(done.stdout)["traces"]
-    table = together["tables"]["runs"]
-    assert [row["name"] for row in table] == [one["trace"] for one in each] == ["bs1", "bs16"]
-    assert [(row["kernel"], row["bound"]) for row in table] == [(pytest.approx(100e-6), "host"), (300e-6, "host")]
-    assert [row["step_time"] for row in table] == [one["overview"]["step_time"] for one in each]
 
 
 def test_a_log_folder_is_compared_if_it_has_one_trace(folder):

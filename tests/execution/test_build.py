@@ -34,11 +34,6 @@ def worker(monkeypatch, write, outcome):
     return jobs
 
 
-def test_the_suffix_says_who_writes_a_file():
-    for name, backend in (("a.onnx", "onnxruntime"), ("a.pt2", "pytorch"), ("a.plan", "tensorrt")):
-        assert (build.saver(Path(name)), build.saver(Path(name), f"{backend}:any")) == (backend, f"{backend}:any")
-
-
 @pytest.mark.parametrize(("words", "message"), [
     ({"model": "fake:demo", "precision": "fp32,fp16"}, "This command takes one case, not 2."),
     ({"model": "fake:a,fake:b"}, "This command takes one model."),
