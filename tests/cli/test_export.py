@@ -92,21 +92,17 @@ def outputs_of(case: Case, folder: Path) -> Outputs:
         return [file[name] for name in file.files if name.startswith("output")]
 
 
-KINDS = {".onnx": "", ".pt": "torchscript:trace", "script.pt": "torchscript:script", ".pt2": ""}
 # No backend runs a bf16 graph on the CPU.
-WRITTEN = [
-    (".onnx", "fp16"), (".pt", "bf16"), ("script.pt", "fp16"), (".pt2", "fp32"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("kind", "precision"), WRITTEN)
-def test_what_is_written_runs_in_its_own_precision_with_the_models_outputs(kind, precision, here):
-    path = here / f"net{kind}"
-    case = exported(path, KINDS[kind], precision=precision)
-    (row,) = benched(path)
+@pytest.mark.parametrize(("name", "backend", "precision"), [
+    ("net.onnx", "", "fp16"), ("net.pt", "torchscript:trace", "bf16"), ("net.script.pt", "torchscript:script", "fp16"),
+    ("net.pt2", "", "fp32"),
+])  # fmt: skip
+def test_what_is_written_runs_in_its_own_precision_with_the_models_outputs(name, backend, precision, here):
+    case = exported(here / name, backend, precision=precision)
+    (row,) = benched(here / name)
     assert row["precision"] == precision
     assert row["inputs"].startswith("image=1x3x32x32:")
-    assert as_its_model(path, case)
+    assert as_its_model(here / name, case)
 
 
 def test_an_exported_program_is_written_in_another_precision(here):

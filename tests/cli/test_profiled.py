@@ -108,8 +108,7 @@ def test_a_profiled_model_has_floors_in_every_form(tmp_path, monkeypatch):
     assert (tmp_path / "floors.svg").read_text().startswith("<svg")
 
 
-@pytest.mark.usefixtures("one_process")
-def test_what_a_profile_of_many_cases_ends_with_fits_on_a_screen(tmp_path):
+def test_what_a_profile_of_many_cases_ends_with_fits_on_a_screen(tmp_path, one_process):
     words = ["-b", "fake:steady,fake:fast", "--precision", "fp32,fp16", "--runs", "5", "--max-time", "0.1s"]
     lines = output_of("profile", "fake:demo", *words, cwd=tmp_path).splitlines()
     assert (len(lines) <= 24, max(map(len, lines)) <= 100) == (True, True)

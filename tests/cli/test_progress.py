@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
 from rich.console import Console
 
 import inferlens
@@ -116,8 +115,7 @@ def test_a_name_is_no_emoji(capsys):
     assert capsys.readouterr().err == "factory:two:make\n"
 
 
-@pytest.mark.usefixtures("one_process")
-def test_from_python_a_terminal_shows_the_progress_and_nothing_else_does(tmp_path, monkeypatch, capsys):
+def test_from_python_a_terminal_shows_the_progress_and_nothing_else_does(tmp_path, monkeypatch, capsys, one_process):
     words = {"backend": "fake:steady,fake:fast", "quick": True, "iterations": 3, "output": tmp_path}
     done = inferlens.bench("fake:demo", **words)
     assert f"inferlens show {tmp_path / 'demo'} --plot" in " ".join(str(done).replace("\\", " ").split())

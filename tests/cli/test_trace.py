@@ -112,6 +112,21 @@ def test_steps_are_drawn(folder):
     assert (folder / "runs.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_numbers_of_steps_ranks_and_runs_derived_by_hand(folder):
+    (every,) = traces("gpu.json --view kernels", folder)
+    row, *_ = every["tables"]["kernels"]
+    assert (row["calls"], row["total"]) == (2, pytest.approx(400e-6)), "the sums of all steps"
+    job, *_ = traces("job", folder)
+    first, _ = job["tables"]["ranks"]
+    known = (first["name"], first["rank"], first["step_time"], first["overlapped"])
+    assert known == ("job_2.json", 2, pytest.approx(500e-6), 0.5)
+    together, *each = traces("logs", folder)
+    table = together["tables"]["runs"]
+    assert [(row["name"], row["bound"]) for row in table] == [("bs1", "host"), ("bs8", "host"), ("bs16", "host")]
+    assert [row["kernel"] for row in table] == pytest.approx([100e-6, 100e-6, 300e-6])
+    assert [row["step_time"] for row in table] == [one["overview"]["step_time"] for one in each]
+
+
 def test_a_trace_comes_through_a_pipe_and_loads_no_framework():
     """Neither PyTorch nor polars, which would take longer than reading."""
     script = (

@@ -21,7 +21,6 @@ from inferlens.cli.progress import RoundsBar
 from inferlens.execution import ab as running
 from inferlens.execution import child as processes
 from inferlens.execution import race as rounds
-from inferlens.execution.turns import Turns
 from inferlens.measure import environment, monitor
 from tests.commands import ended, launch
 from tests.commands import inferlens as command
@@ -30,15 +29,15 @@ pytestmark = pytest.mark.usefixtures("one_process")
 QUICK = {"warmup": 2, "iterations": 30}
 
 
-LAUNCH, RUN = processes.launch, Turns.run
+LAUNCH = processes.launch
 
 
 @pytest.fixture
 def own_processes(one_process, probed_here, monkeypatch):
-    """Cases have processes as outside of tests; other tasks are done here, and what they import is forgotten."""
+    """Cases of the new checkout have a process; all else is done here, and what it imports is forgotten."""
 
     def launched(task, *given, **words):
-        if task == "benchmark":
+        if task == "benchmark" and given[0].case.checkout == "new":
             return LAUNCH(task, *given, **words)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sys, "path", [*sys.path])
@@ -49,7 +48,6 @@ def own_processes(one_process, probed_here, monkeypatch):
             return launch(task, *given, **words)
 
     monkeypatch.setattr(processes, "launch", launched)
-    monkeypatch.setattr(Turns, "run", RUN)
 
 
 def ab(folder, a, b, **words):
@@ -206,8 +204,7 @@ def checkouts(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.usefixtures("own_processes")
-def test_one_factory_in_two_checkouts(checkouts, monkeypatch):
+def test_one_factory_in_two_checkouts(checkouts, monkeypatch, own_processes):
     """Each side imports its own code, and its record says from where, and which revision that is."""
     monkeypatch.setattr(running, "LEAST_VERDICT_ROUNDS", 1)  # the verdict is no matter here
     found = inferlens.ab("shop.models:build", checkout="old,new", threads=1, within="0s", **QUICK)
@@ -219,8 +216,7 @@ def test_one_factory_in_two_checkouts(checkouts, monkeypatch):
     assert found.outputs.agrees is False
 
 
-@pytest.mark.usefixtures("own_processes")
-def test_code_that_is_not_in_the_checkout_is_refused(checkouts):
+def test_code_that_is_not_in_the_checkout_is_refused(checkouts, own_processes):
     (checkouts / "empty").mkdir()
     with pytest.raises(InferlensError, match=r"shop.models:build.*"):
         inferlens.ab("shop.models:build", checkout="old,empty")

@@ -78,8 +78,7 @@ def test_a_crash_names_its_phase_and_after_the_last_sample_it_keeps_the_numbers_
     assert [(each.code, "SIGSEGV" in each.message) for each in late.warnings] == [("bad-exit", True)]
 
 
-@pytest.mark.usefixtures("one_process")
-def test_the_longest_time_is_also_that_of_throughput_alone(tmp_path, monkeypatch):
+def test_the_longest_time_is_also_that_of_throughput_alone(tmp_path, monkeypatch, one_process):
     monkeypatch.delenv("OMP_NUM_THREADS")
     words = {"mode": "throughput", "iterations": None, "seconds": "5s"}
     (long,), (short,) = (bench_fake(tmp_path, max_time=each, **words) for each in (None, "200ms"))
@@ -88,8 +87,7 @@ def test_the_longest_time_is_also_that_of_throughput_alone(tmp_path, monkeypatch
         assert (spent, [each.code for each in one.warnings]) == (pytest.approx(seconds, rel=rel), codes)
 
 
-@pytest.mark.usefixtures("one_process")
-def test_two_runs_at_once_of_a_model_do_not_share_a_folder(tmp_path):
+def test_two_runs_at_once_of_a_model_do_not_share_a_folder(tmp_path, one_process):
     folder = tmp_path / "results" / "demo"
     with lock_folder(folder), pytest.raises(InferlensError, match=r"Another run measures into .*demo"):
         bench_fake(tmp_path)

@@ -120,8 +120,7 @@ def known(backend, monkeypatch):
 # From one environment to the other
 
 
-@pytest.mark.usefixtures("backend")
-def test_an_upgrade_that_made_it_slower_is_found_and_named(pythons, tmp_path):
+def test_an_upgrade_that_made_it_slower_is_found_and_named(pythons, tmp_path, backend):
     """Each side runs in its own environment and says which libraries it has; then the same as a step of several."""
     words = {"iterations": 20, "warmup": 1, "max_rounds": 3, "output": str(tmp_path)}
     found = inferlens.ab("fake:demo", "engine", python=[pythons["old"], pythons["new"]], **words)
@@ -155,8 +154,7 @@ def test_an_upgrade_that_made_it_slower_is_found_and_named(pythons, tmp_path):
     assert ABSteps(steps=(same,), level=0.95).sentences == ["No step changed the time by 2 % or more, 95 % sure."]
 
 
-@pytest.mark.usefixtures("known")
-def test_outputs_are_compared_with_those_of_the_first_environment(make, pythons, tmp_path):
+def test_outputs_are_compared_with_those_of_the_first_environment(make, pythons, tmp_path, known):
     pair = [make("other", "2.0", error=0.5), pythons["old"]]  # the first by no other order
     result = inferlens.ab("fake:demo", "engine", python=pair, iterations=5, warmup=1, output=str(tmp_path))
     assert result.verdict == "DID NOT RUN"
@@ -175,8 +173,7 @@ def test_a_model_may_need_a_library_that_only_its_environment_has_and_print_anyt
     assert "fake:steady cannot run a model of format 'module'" in message, "it was loaded"
 
 
-@pytest.mark.usefixtures("known")
-def test_an_environment_that_is_broken_or_lacks_something_is_a_row(pythons, tmp_path):
+def test_an_environment_that_is_broken_or_lacks_something_is_a_row(pythons, tmp_path, known):
     words = {"iterations": 5, "warmup": 1, "quick": True, "output": str(tmp_path)}
     records = inferlens.bench("fake:demo", backend="engine", python=[pythons["old"], pythons["broken"]], **words)
     found = [(record.status, record.environment.libraries["enginelib"]) for record in records]

@@ -278,8 +278,7 @@ def test_each_card_has_whole_cores_of_its_own_near_to_it(tmp_path):
         core_shares(CARDS, [0, 1, 4, 5], pairs)
 
 
-@pytest.mark.usefixtures("without_torch")
-def test_a_process_for_each_card_sees_it_alone(tmp_path, monkeypatch):
+def test_a_process_for_each_card_sees_it_alone(tmp_path, monkeypatch, without_torch):
     """Real processes; the cards are not, and the backend is the fake one."""
     monkeypatch.setattr(remote, "gpu_cards", lambda: CARDS[:2])
     monkeypatch.setattr(remote, "core_shares", lambda cards, cpus: [list(cpus)] * len(cards))
@@ -312,8 +311,7 @@ def node(cpus, gpus=0, kind=""):
     return {"Resources": {"CPU": cpus, **({"GPU": gpus, f"accelerator_type:{kind}": 1.0} if gpus else {})}}
 
 
-@pytest.mark.usefixtures("without_torch")
-def test_what_fails_on_a_node_is_an_answer_and_other_code_is_refused(tmp_path, monkeypatch):
+def test_what_fails_on_a_node_is_an_answer_and_other_code_is_refused(tmp_path, monkeypatch, without_torch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     plan = Plan.from_words({"model": "fake:nothing-like-it", "backend": "onnxruntime", "device": "cpu"})

@@ -72,8 +72,7 @@ def test_what_did_not_run_is_not_profiled_and_a_crash_while_profiling_leaves_the
     assert (profile.status, profile.reason) == ("unsupported", "fake:steady does not report its layers.")
 
 
-@pytest.mark.usefixtures("one_process")
-def test_a_live_module(tmp_path, monkeypatch):
+def test_a_live_module(tmp_path, monkeypatch, one_process):
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(profiling, "ceilings_of", lambda *_: FAST)
     module = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU())
@@ -85,8 +84,7 @@ def test_a_live_module(tmp_path, monkeypatch):
         inferlens.profile("fake:demo", torch.randn(2, 8))
 
 
-@pytest.mark.usefixtures("one_process")
-def test_several_processes_and_a_folder_that_cannot_be_are_refused(tmp_path):
+def test_several_processes_and_a_folder_that_cannot_be_are_refused(tmp_path, one_process):
     with pytest.raises(InferlensError, match="one process for each level"):
         profiled(tmp_path, repeats=3)
     (tmp_path / "results").write_text("a file")
@@ -101,8 +99,7 @@ def test_levels_are_words_with_commas():
         inferlens.profile("fake:demo", level="kernels")
 
 
-@pytest.mark.usefixtures("one_process")
-def test_kernels_are_of_a_gpu(tmp_path):
+def test_kernels_are_of_a_gpu(tmp_path, one_process):
     """Each level has a profile of its own, and that the CPU has no kernels is known before anything is loaded."""
     words = {"backend": "fake:steady", "iterations": 30, "output": str(tmp_path)}
     made = inferlens.profile("fake:demo", level="layer,kernel", **words)
@@ -173,8 +170,7 @@ def test_ceilings_that_cannot_be_measured_have_a_reason(launched):
     assert not list((launched.folder / ".cache").iterdir())
 
 
-@pytest.mark.usefixtures("one_process")
-def test_a_profile_of_a_model_that_writes_into_its_input_says_so(tmp_path, monkeypatch):
+def test_a_profile_of_a_model_that_writes_into_its_input_says_so(tmp_path, monkeypatch, one_process):
     torch = pytest.importorskip("torch")
 
     class Halves(torch.nn.Module):
@@ -297,11 +293,12 @@ def test_what_cannot_be_traced_is_a_row_with_a_reason_and_leaves_no_folder(taken
     assert not list((tmp_path / "crash" / "traced_model.build").iterdir())
 
 
-@pytest.mark.usefixtures("surveyed_here")
-def test_a_trace_has_a_process_of_its_own(tmp_path):
+def test_a_trace_has_a_process_of_its_own(tmp_path, one_process, monkeypatch):
+    tasks = []
+    monkeypatch.setattr(processes, "launch", lambda task, *a, **b: tasks.append(task) or commands.launch(task, *a, **b))
     words = {"model": "fake:demo", "backend": "fake:steady", "device": "cpu"}
     (made,) = commands.traced(tmp_path, **words)
-    assert made.status == "ok", made.reason
+    assert (made.status, tasks[-1]) == ("ok", "trace"), made.reason
     with pytest.raises(InferlensError, match="one process"):
         commands.traced(tmp_path, **words, repeats=3)
 
