@@ -5,10 +5,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from inferlens.execution import profile as profiling
+from inferlens.record.profile import Ceilings
 from inferlens.record.record import encode
 from inferlens.record.store import load_profiles, save_profile
 from inferlens.views.profiles.findings import findings_document, judge_cases
 from inferlens.views.renderers import render
+from tests import commands
 from tests.analysis.profiles import ON_GPU, failed, launched, layered, saved
 from tests.analysis.profiles import exact_kernel as kernel
 from tests.analysis.profiles import exact_layer as layer
@@ -95,3 +98,27 @@ def test_levels_of_a_case_are_one_case_and_the_cost_of_layers_is_by_their_own_re
     assert " of the 1.00 ms could be won" in said
     (one,) = judge_cases(load_profiles([tmp_path]))
     assert {"host-bound", "tiny-kernels"} <= {finding.code for finding in one.findings}
+
+
+NET = """
+from torch import nn
+
+def net():
+    return nn.Sequential(*(each for _ in range(4) for each in (nn.Conv2d(16, 16, 1), nn.BatchNorm2d(16)))).eval()
+"""
+
+
+def test_models_that_were_really_profiled(tmp_path, monkeypatch):
+    """Eager PyTorch runs its batch norms; ONNX Runtime has folded them, and is not said to have not."""
+    pytest.importorskip("onnxruntime")
+    commands.stay(monkeypatch)
+    unknown = Ceilings(device="a CPU", bandwidth=0.0, rates={})  # to measure them takes its time
+    monkeypatch.setattr(profiling, "ceilings_of", lambda *_: unknown)
+    (tmp_path / "small_net.py").write_text(NET)
+    words = ["--backend", "pytorch,onnxruntime", "--max-time", "0.1s", "--runs", "5", "--input", "x=1x16x64x64"]
+    shown = output_of("profile", "small_net:net", *words, cwd=tmp_path)
+    assert "Try: " in shown.partition("\nprofiled call")[0], "findings stand above the table"
+    assert (len(shown.splitlines()) <= 24, max(map(len, shown.splitlines())) <= 100) == (True, True)
+    cases = judge_cases(load_profiles([tmp_path / "results"]))
+    unfolded = {of.case.name for of in cases if "unfused-chains" in {finding.code for finding in of.findings}}
+    assert (unfolded, len(cases)) == ({"pytorch fp32"}, 2)

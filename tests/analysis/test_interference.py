@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from inferlens.analysis.interference import (
+    MOST_RELATIVE,
     SENSOR_ERROR,
     UPDATE,
     MachineLoad,
@@ -196,3 +197,9 @@ def test_no_value_is_made_up(device, log, begin, end, items, words):
     assert (energy.joules, energy.low, energy.high) == (None, None, None)
     assert words in energy.reason
     assert energy_per_item(SHARED, "cuda", 6.0, 9.0, 300).joules == pytest.approx(3.0), "others had gone"
+
+
+def test_energy_of_the_cpus():
+    energy = energy_per_item(cpu_log(energy=lambda time: 40 * time), "cpu", 1.0, 9.0, 80)
+    assert energy.joules == pytest.approx(4.0)
+    assert energy.high / 4.0 - 1 < SENSOR_ERROR + 0.001 < MOST_RELATIVE

@@ -3,6 +3,7 @@
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -10,6 +11,7 @@ from inferlens.analysis import profile_table as tables
 from inferlens.record.profile import Kernel
 from inferlens.trace import kernels
 from tests.analysis.profiles import eager, failed, fused, kernel, layer, made, of_kernels, profile, times, traced
+from tests.backends.profiling.samples import EAGER, ENGINE, GRAPH
 from tests.snapshots import screens_test
 from tests.views.samples import case
 
@@ -151,3 +153,30 @@ def test_hostile_names_are_shortened_at_once_and_stay_apart():
     assert all(short.values())
     assert len(set(short.values())) == len(names)
     assert used == {None}
+
+
+def test_a_row_says_what_the_layer_is_and_how_its_time_spreads():
+    made = profile(case(), [layer("a", 2e-3, "m.a", calls=3), layer("b", 1e-3)])
+    row = table(made).rows[0]
+    assert (row.place, row.name, row.kind, row.modules, row.calls) == (1, "a", "Conv", ("m.a",), 3)
+    taken = made.layers.layers[0].times
+    assert row.times.mean == pytest.approx(np.mean(taken))
+    assert row.times.median == pytest.approx(np.median(taken))
+    assert row.times.p95 == pytest.approx(np.quantile(taken, 0.95))
+    assert row.times.median_low < row.times.median < row.times.median_high
+    assert row.inputs[0].shape == (1, 64, 56, 56)
+
+
+@pytest.mark.parametrize("name", [EAGER, GRAPH, ENGINE])
+@pytest.mark.parametrize("by", ["name", "launch"])
+def test_rows_add_up_to_the_kernels_and_these_and_idle_to_the_whole(name, by):
+    found = kernels_of(traced(name), by=by)
+    account = found.reconciliation
+    total = sum(row.times.typical for row in found.rows)
+    assert total == pytest.approx(account.kernels.typical)
+    assert found.sum_of(found.rows).typical == pytest.approx(total)
+    assert total + account.overlap.typical == pytest.approx(account.busy.typical)
+    assert account.busy.typical + account.idle.typical == pytest.approx(account.whole.typical)
+    assert sum(row.of_busy for row in found.rows) == pytest.approx(total / account.busy.typical)
+    assert sum(row.calls for row in found.rows) == account.calls
+    assert [row.place for row in found.rows] == sorted(row.place for row in found.rows)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks import early_stops
-from benchmarks.coverage import covered, kinds, verdicts
+from benchmarks.coverage import covered, kinds, raced, verdicts
 from inferlens.stats.intervals import (
     Interval,
     autocorrelation,
@@ -155,3 +155,10 @@ def test_series_that_the_rule_ended_hold_as_often_as_they_say(name):
     ended = early_stops.stopped(place, 0.01, 0, 40)
     assert sum(series.held or series.doubted for series in ended) >= 34
     assert all(series.reached and 50 <= series.count < 1000 for series in ended if name == "normal")
+
+
+def test_looking_after_every_round_is_allowed_for():
+    same, _ = raced(20, 1.0, RUNS, threshold=0.001)
+    naive, _ = raced(20, 1.0, RUNS, threshold=0.001, corrected=False)
+    assert same["FASTER"] + same["SLOWER"] <= 12
+    assert naive["FASTER"] + naive["SLOWER"] > 12

@@ -9,6 +9,7 @@ import threading
 import tracemalloc
 import zlib
 from itertools import product
+from pathlib import Path
 
 import pytest
 
@@ -161,3 +162,9 @@ def test_numbers_that_no_column_holds_are_not_known():
     assert (trace.begin.tolist(), trace.duration.tolist(), trace.gpu.stream.tolist()) == ([5000], [0], [7])
     assert str([*trace.gpu.occupancy, *trace.gpu.blocks_per_sm]) == "[np.float64(nan), np.float64(nan)]"
     assert trace.gpu.registers[0] == -1
+
+
+def test_folders_devices_and_what_is_not_there(tmp_path):
+    said = {tmp_path: "is not a file", Path("/dev/zero"): "is not a file", tmp_path / "no": "cannot be read"}
+    for path, says in said.items():
+        refusal(says, read_trace, path)

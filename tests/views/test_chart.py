@@ -158,3 +158,12 @@ def test_memory_is_that_of_the_device_and_without_numbers_nothing_is_drawn():
     chart = points_chart(rows([on_gpu]), "memory", THEMES["dark"])
     assert '"memory": 100.0' in str(chart).replace("'", '"')
     refusal("no case has both a latency and its peak memory", Chart(against="memory").render, [record(memory=Memory())])
+
+
+def test_the_line_joins_what_nothing_beats_in_both_and_nothing_wrong():
+    chart = points_chart(rows(points()), "error", THEMES["light"])
+    (panel,) = chart["vconcat"][0]["vconcat"]
+    line = panel["layer"][0]["data"]["values"]
+    assert [point["label"] for point in line] == [
+        "openvino int8 (likely fastest)", "openvino fp32", "pytorch fp32 (reference)",
+    ]  # fmt: skip

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from inferlens.analysis.load import load_tests
+from inferlens.analysis.load import find_loads, load_folders, load_loads, load_tests
 from inferlens.record.load import Deployment, GroupRun, Limit, LoadgenVerdict, LoadRecord, LoadRun, Mix
 from inferlens.record.record import ModelFacts
 from inferlens.views.load import load_chart, load_document, load_rows
@@ -168,3 +168,15 @@ def test_a_curve_has_a_point_for_each_rate_up_to_the_knee_with_the_spread_of_its
 
 def test_without_answers_there_is_nothing_to_draw() -> None:
     refusal("no request was answered", load_chart, load_rows([load_record(capacity=None)]))
+
+
+def test_load_tests_are_read_from_their_folders(tmp_path: Path) -> None:
+    where = saved_loads(tmp_path / "resnet18", load_race())
+    (where / "broken.load.json").write_text("{}")
+    problems: list[str] = []
+    assert [record.id for record in load_loads([where], problems)] == [record.id for record in load_race()]
+    assert ("broken.load.json was left out" in problems[0], len(problems)) == (True, 1)
+    assert load_folders(tmp_path) == find_loads([tmp_path]) == find_loads([where]) == [where]
+    (tmp_path / "resnet18" / "case").mkdir()
+    (tmp_path / "resnet18" / "case" / "record.json").write_text("{}")
+    assert (find_loads([tmp_path]), find_loads([where])) == ([], [where])

@@ -1,6 +1,7 @@
 """What every view promises. A new view is one line in ``PICTURES``; formats come by themselves."""
 
 import math
+import re
 
 import msgspec
 import pytest
@@ -133,3 +134,10 @@ def test_the_first_demo_says_nothing_against_itself_and_a_failed_case_has_its_lo
     results("--log", "fake:fast trouble=raise", "-o", "log.txt")
     assert (tmp_path / "log.txt").read_text(encoding="utf-8") == done.stdout
     refusal_of("show", "results", "--log", "fake:steady", cwd=tmp_path)
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_failures_are_rows_with_their_reason(name):
+    text = re.sub(r"\s+", " ", drawn(name, SETS["failed beside ok"]).replace("\\", ""))
+    for words in ("timed out", "Took longer than 90 s.", "--timeout 10m"):
+        assert words in text

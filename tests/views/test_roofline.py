@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from inferlens.record.profile import Kernel, Kernels, Profile
-from inferlens.views.picture import place_labels
-from inferlens.views.profiles.roofline import case_rooflines, draw_cases, roofline_document
+from inferlens.views.picture import THEMES, chart_data, place_labels
+from inferlens.views.profiles.roofline import _roofline_chart, case_rooflines, draw_cases, roofline_document
 from inferlens.views.renderers import render
 from tests.analysis.profiles import CHAIN, ceilings, eager, failed, module, timed, work_of, worked
 from tests.analysis.profiles import nasty_work as nasty
@@ -111,3 +111,28 @@ def test_a_roof_and_a_point_for_each_layer_that_computes():
     assert "<b>" not in page.partition("</script>")[2]
     assert missing == ["Not drawn: torchscript:trace fp32. It <broke>."]
     refusal("Nothing in it computes", draw_cases, shown(worked([timed("norm", 1e-3, "norm")])), "svg")
+
+
+def test_times_are_those_of_the_real_call_and_time_less_floor_is_what_can_be_won():
+    """Profiling made the call twice as long: half of each time is left, and no gain is more than that."""
+    for profile in (slow(), fast()):
+        (found,) = profiled.data("roofline", profile, median=42.1e-3)["cases"]
+        assert found["time"] == pytest.approx(42.1e-3, rel=0.02)
+        assert found["time"] == pytest.approx(sum(item["time"] for item in found["rows"]) + found["outside"])
+        known = [item for item in found["rows"] if item["floor"] is not None]
+        for item in known:
+            assert item["won"] == pytest.approx(item["time"] - item["floor"])
+            assert item["won"] <= item["time"] <= found["time"]
+            assert item["of_call"] == pytest.approx(item["won"] / found["time"])
+        won = pytest.approx(found["won"])
+        assert [sum(item["won"] for item in known), found["known"] - found["floor"]] == [won, won]
+
+
+def test_points_lie_where_they_belong():
+    (of,) = shown(slow())
+    panel = _roofline_chart(of, of.table, THEMES["light"])
+    roof, points, *_ = chart_data(panel)
+    (conv,) = [point for point in points if point["name"] == "conv"]
+    assert (conv["intensity"], conv["rate"]) == (pytest.approx(4.0), pytest.approx(20e6 / 60e-3))
+    assert (1.0, 1e9) in [(item["intensity"], item["rate"]) for item in roof]
+    assert all(item["rate"] == pytest.approx(min(item["intensity"], 1.0) * 1e9) for item in roof)

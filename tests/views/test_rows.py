@@ -413,3 +413,13 @@ def test_the_command_that_decides_has_all_words_of_the_plan():
     assert TensorSpec.parse_all(told["input"]) == (fields["inputs"],)
     assert (told["threshold"], told["level"]) == ("1%", "90%")
     assert (told["iterations"], told["warmup"], told["timeout"]) == (60, 2, "90s")
+
+
+def test_rounds_are_pairs_so_that_drift_cancels_out():
+    drift = (0.0100, 0.0110, 0.0121, 0.0133)
+    base = processes("pytorch", *drift)
+    fast = processes("openvino", *(seconds * 0.97 for seconds in drift))
+    alone = [replace(item, run="run-2") for item in fast]
+    paired, row = (next(row for row in rows([*base, *item]) if row.backend == "openvino") for item in (fast, alone))
+    assert paired.speedup == pytest.approx(row.speedup, rel=1e-3)
+    assert row.speedup_low < 1 < paired.speedup_low

@@ -3,6 +3,7 @@
 The format: "Trace Event Format", 2016, sections JSON Object Format, Complete Events and Metadata Events.
 """
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ from msgspec.structs import replace
 from inferlens.record.profile import Kernel, Kernels, Layer, Profile
 from inferlens.record.store import load_profiles
 from inferlens.views.profiles.timeline import LONGEST_NAME, render_timeline
-from tests.analysis.profiles import layer, nasty, of_kernels, profile, saved
+from tests.analysis.profiles import eager, failed, layer, nasty, of_kernels, profile, saved
+from tests.commands import inferlens
 from tests.refusals import refusal
 from tests.views.samples import case
 
@@ -122,3 +124,29 @@ def test_profiles_that_cannot_be_right_are_left_out_with_a_reason(tmp_path):
     profiles = load_profiles([saved(tmp_path, short, undated, endless)])
     refused = str(refusal("not as many as there were runs", render_timeline, profiles))
     assert ("openvino" in refused, "more than a day" in refused) == (True, True)
+
+
+def _nested(events: list[dict[str, Any]]) -> None:
+    """Slices of a row are in order, and lie within each other or apart."""
+    open_: list[int] = []
+    before = 0
+    for begin, end in map(span, events):
+        assert begin >= before
+        before = begin
+        while open_ and open_[-1] <= begin:
+            open_.pop()
+        assert not open_ or end <= open_[-1]
+        open_.append(end)
+
+
+def test_kernels_have_their_shape(tmp_path):
+    row = traced(tmp_path, kernels())["rows"]["GPU stream 7 · kernels"]
+    assert [event["name"] for event in row] == ["gemm<128, 64>", "relu", "add"] * 2
+    assert (row[0]["args"]["grid"], row[1]["args"]["tensor cores"]) == ("8x1x1", False)
+
+
+def test_the_command_writes_it(tmp_path):
+    folder = saved(tmp_path, eager(), failed(case("openvino"), "It <broke>."))
+    done = inferlens("layers", str(folder), "--trace", "trace.json.gz", cwd=tmp_path)
+    assert (done.returncode, "Not drawn: openvino fp32. It <broke>." in done.stderr) == (0, True)
+    assert checked(gzip.decompress((tmp_path / "trace.json.gz").read_bytes()))["rows"]
