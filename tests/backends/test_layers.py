@@ -26,7 +26,7 @@ def test_layers_of_a_residual_network_have_its_modules(label, tmp_path):
     convolutions = {path for path, part in network.module.named_modules() if isinstance(part, nn.Conv2d)}
     # batch norm folded into a convolution is all that is left of its name where the exporter folds
     assert label in ONNX or convolutions <= named
-    assert max(samples.total(layers, run) / whole for run, whole in enumerate(layers.whole)) > 0.8
+    assert max(samples.total(layers, run) / whole for run, whole in enumerate(layers.whole)) > 0.5
 
 
 @pytest.mark.parametrize("label", LABELS)

@@ -108,12 +108,6 @@ def test_the_screen_has_the_answer_five_rows_effects_and_what_was_left_out(here)
     assert "inferlens bench results/demo/best/best.toml" in said
 
 
-def test_candidates_of_the_search_are_set_beside_the_winner(here):
-    by_case = {one.case.options_label: one for one in candidate_facts(ended(here)) if one.case.variant == "fast"}
-    assert by_case["knob_a=1 knob_b=2"].objective == pytest.approx(2e-3 * 0.8 * 0.95, rel=0.01)
-    assert by_case["knob_a=1 knob_b=2"].candidate.speedup == pytest.approx(0.94, rel=0.01)
-
-
 def test_why_candidates_are_out_is_said(tmp_path):
     tuned = tune(tmp_path, only=(*KNOB_A, "fake.knob_e", "fake.knob_f"), limits=("build=5s",))
     came = {one.case.options_label: one.outcome for one in candidate_facts(tuned)}
@@ -127,8 +121,9 @@ def test_why_candidates_are_out_is_said(tmp_path):
     assert "wrong outputs" in shown(tuned, "html")
 
 
-def test_every_limit_that_the_answer_breaks_is_named(tmp_path):
-    tuned = tune(tmp_path, only=KNOB_A, limits=("memory=1KiB", "p99=1us", "error=1e-2"))
+def test_every_limit_that_the_answer_breaks_is_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # a long path would be on the screen
+    tuned = tune(Path("results"), only=KNOB_A, limits=("memory=1KiB", "p99=1us", "error=1e-2"))
     for said in (shown(tuned), " ".join(tunings_sentences([tuned]))):
         assert re.search(r"othing keeps all limits.* The peak memory is .* The p99 latency is ", said)
         assert "The error is" not in said
@@ -190,8 +185,9 @@ def test_what_was_not_tried_says_why_and_what_would_have_it_tried():
     assert "bf16" in left_out(LAPTOP, {"precision": "fp32"})
 
 
-def test_a_tuning_that_ran_out_of_time_says_what_it_did_not_reach(tmp_path):
-    tuned = tune(tmp_path, only=("fake:fast", "fake:steady"), budget=1e-6)
+def test_a_tuning_that_ran_out_of_time_says_what_it_did_not_reach(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tuned = tune(Path("results"), only=("fake:fast", "fake:steady"), budget=1e-6)
     assert not tuned.complete
     assert "Not tried: fake:steady (time was over)" in shown(tuned)
     assert tuned.best.precision == "fp32", "the others are as fast"
