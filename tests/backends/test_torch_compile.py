@@ -113,15 +113,6 @@ def test_coordinate_descent_is_part_of_autotuning(preparation):
         assert torch._inductor.list_mode_options(mode)["coordinate_descent_tuning"]
 
 
-def test_inductor_is_configured_while_the_runner_lives(preparation):
-    config = torch._inductor.config
-    case = small.case(LABEL, options=dict.fromkeys(torch_compile.CONFIG_OPTIONS, True))
-    before = [getattr(config, name) for name in torch_compile.CONFIG_OPTIONS]
-    with small.backend(LABEL).prepare(small.model(product), case, preparation):
-        assert all(getattr(config, name) for name in torch_compile.CONFIG_OPTIONS)
-    assert [getattr(config, name) for name in torch_compile.CONFIG_OPTIONS] == before
-
-
 def test_frozen_weights_hold_the_batch_norms(tmp_path):
     """The convolutions of oneDNN also compute the activations behind them."""
     network = model(Fused)

@@ -19,6 +19,7 @@ from inferlens.views.table import SCREEN
 from tests.backends.small import exported
 from tests.commands import inferlens as command
 from tests.commands import output_of
+from tests.refusals import refusal
 
 pytestmark = pytest.mark.usefixtures("one_process")
 QUICK = {"quick": True, "mode": "latency", "iterations": 3, "warmup": 1}
@@ -152,11 +153,8 @@ def test_what_cannot_be_is_said_before_anything_runs(data):
         ({"keep": "fp32:wide", "backend": "tensorrt"}, "--keep fp16:LAYER"),
         ({"output": "planted.engine", "backend": "tensorrt"}, "--output planted.onnx"),
     ):
-        with pytest.raises(inferlens.InferlensError) as refused:
-            quantized(data, **words)
-        assert refused.value.hint.startswith(hint)
-    with pytest.raises(inferlens.InferlensError):
-        limit_of("memory=1GiB", None)
+        assert refusal("", quantized, data, **words).hint.startswith(hint)
+    refusal("", limit_of, "memory=1GiB", None)
 
 
 def test_a_file_in_fp16_or_int8_is_refused_with_what_to_do(data, tmp_path):

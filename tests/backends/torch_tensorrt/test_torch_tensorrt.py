@@ -12,12 +12,10 @@ import pytest
 import torch
 from msgspec import structs
 
-from inferlens.backends.pytorch.runner import flat_outputs
 from inferlens.backends.torch_tensorrt import backend
 from inferlens.backends.torch_tensorrt import library as settings
 from inferlens.backends.torch_tensorrt import runner as running
 from inferlens.backends.torch_tensorrt.library import Library, TorchTensorRTOptions
-from inferlens.backends.torch_tensorrt.partitions import compiled_partition
 from inferlens.errors import Unsupported
 from inferlens.models.compiled import Provenance
 from inferlens.record.record import Gpu, ModelFacts
@@ -143,22 +141,3 @@ def test_a_file_of_another_kind_is_one_sentence(name, preparation):
     path = preparation.folder / name
     path.write_bytes(b"no module")
     assert "inferlens export" in refusal(r"cannot be opened: \w+ .+", running.open_module, path).hint
-
-
-# Partitions of compiled modules
-
-FIELDS = {"front_end": "ts-trace", "min_block_size": 5, "flavour": "TensorRT"}
-
-
-def test_the_operators_of_a_compiled_module_are_read_from_its_graph():
-    module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()).eval()
-    script = torch.jit.trace(flat_outputs(module), torch.randn(2, 4))
-    wrapped = backend.TraceFrontEnd.wrapped_path
-    traced = compiled_partition(script, forced=["aten::relu"], wrapped=wrapped, **FIELDS)
-    assert (traced.operators, traced.in_tensorrt, traced.engines) == (2, 0, ()), "without an engine all can be counted"
-    assert [(each.module, each.why) for each in traced.segments[0].operators] == [("0", ""), ("1", "forced")]
-    program = torch.export.export(module, (torch.randn(2, 4),), strict=False).module()
-    read = compiled_partition(program, **FIELDS)
-    assert read.breaks[0].operators == {"aten.linear.default": 1, "aten.relu.default": 1}
-    assert read.breaks[0].modules == ("0", "1")
-    assert compiled_partition(module, **FIELDS) is None, "no graph to read"

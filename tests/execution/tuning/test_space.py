@@ -12,18 +12,15 @@ from msgspec.structs import replace
 from inferlens.backends import BACKENDS, importable_backends
 from inferlens.backends.base import Capabilities, Knob, Support
 from inferlens.backends.fake import Fake
-from inferlens.execution.cases import PREPARING, ProbeResult, build_factor, estimator, expand, seconds_of
+from inferlens.execution.cases import ProbeResult, expand
 from inferlens.execution.tuning import space as searched
 from inferlens.execution.tuning.search import Search
 from inferlens.execution.tuning.space import combinations, combined, explore, neighbours, search_selection, size
-from inferlens.record.record import Phase
-from inferlens.record.store import Store
 from inferlens.spec.case import Case
 from inferlens.spec.objective import Objective
 from inferlens.spec.plan import Plan, as_plan
 from tests.refusals import refusal
 from tests.spec.test_plan import FAKE, GPU_HOST, LAPTOP, QUANTIZING, RESNET, engine, onnx_file
-from tests.views.samples import record
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -292,26 +289,6 @@ def all_changes(found):
     knobs = found.knobs["fake"]
     for values in product(*((None, *knob.values) for knob in knobs)):
         yield {knob.name: value for knob, value in zip(knobs, values, strict=True)}
-
-
-# What they cost
-
-
-def test_knobs_make_preparing_longer(knobs, tmp_path):
-    plan = Plan.from_words({"model": "fake:demo", "output": str(tmp_path)})
-    found = space()
-    dear = combined(STEADY, {"latency": 1.0, "per_item": 0.5})
-    assert [build_factor(case) for case in (STEADY, dear)] == [1.0, 2.0]
-    assert build_factor(Case(model="m", backend="no_such")) == 1.0
-    usual, more = seconds_of([found.planned(STEADY), found.planned(dear)], plan)
-    assert more - usual == pytest.approx(PREPARING)
-    phases = (Phase("load", 1.0), Phase("build", 9.0), Phase("warm-up", 1.0), Phase("steady state", 2.0))
-    folder = tmp_path / FAKE.name / dear.folder
-    folder.mkdir(parents=True)
-    Store.save(folder, record(dear, phases=phases))
-    seconds = estimator([FAKE.name], plan)
-    assert seconds(dear) - seconds(STEADY) == pytest.approx(5.0)
-    assert seconds(combined(STEADY, {"latency": 1.0})) == seconds(STEADY)
 
 
 # The whole way
