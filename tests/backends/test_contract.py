@@ -42,7 +42,6 @@ def skip_absent(request):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_capabilities_are_well_formed(name):
-    """Each variant runs on some device, or says why not."""
     backend = small.backend(name)
     able = backend.capabilities()
     assert (backend.name, bool(backend.summary)) == (name, True)
@@ -110,7 +109,6 @@ def test_knobs_turn_options_of_the_backend_away_from_their_defaults(name):
 
 @pytest.mark.parametrize("label", REAL)
 def test_outputs_are_right_and_stay_so(label, preparation):
-    """Agreement, repeated calls, another feed, entering twice, threads and phases."""
     model = small.model()
     threads = torch.get_num_threads()
     runner = small.backend(label).prepare(model, small.case(label, threads=1), preparation)
@@ -193,7 +191,6 @@ def test_exported_programs_run(label, preparation):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_missing_library_is_an_answer(name, monkeypatch):
-    """With none of the libraries importable, capabilities say what is missing and how to get it."""
     libraries = "torch onnxruntime openvino onnx onnxscript tensorrt tensorrt_rtx torch_tensorrt"
     for library in libraries.split():
         monkeypatch.setitem(sys.modules, library, None)

@@ -135,25 +135,26 @@ def test_a_saved_module_keeps_its_range_of_sizes(variant, suffix, preparation, t
             agrees(runner, ranged(batch))
 
 
+def broken():
+    torch.manual_seed(0)
+    return Model("broken", "broken", "module", (TensorSpec("x", (1, 3, 16, 16)),), module=Broken().eval())
+
+
 def test_no_engine_is_said_and_one_whole_engine_can_be_demanded(preparation):
     model = small.model(batch=3)
     with prepared("dynamo", "fp32", {"min_block_size": 100}, model, preparation) as runner:
         agrees(runner, small.model(batch=3))
     assert [warning.code for warning in preparation.warnings] == ["no-engines"]
-    spec = (TensorSpec("x", (1, 3, 16, 16)),)
     for variant in ("dynamo", "compile"):
-        broken = Model("broken", "broken", "module", spec, module=Broken().eval())
         options = {"require_full_compilation": True, "min_block_size": 1}
-        runner = prepared(variant, "fp32", options, broken, preparation)
+        runner = prepared(variant, "fp32", options, broken(), preparation)
         with pytest.raises(Unsupported, match="require_full_compilation"):
             runner.__enter__()
 
 
 def test_a_partition_between_engines_runs(preparation):
     """Engine, PyTorch, engine: what crosses is right."""
-    torch.manual_seed(0)
-    spec = (TensorSpec("x", (1, 3, 16, 16)),)
-    model = Model("broken", "broken", "module", spec, module=Broken().eval())
+    model = broken()
     inputs = small.arrays(model)
     expected = small.eager(model, inputs)
     with prepared("dynamo", "fp32", {"min_block_size": 1}, model, preparation) as runner:
