@@ -126,19 +126,6 @@ def test_profiles_that_cannot_be_right_are_left_out_with_a_reason(tmp_path):
     assert ("openvino" in refused, "more than a day" in refused) == (True, True)
 
 
-def _nested(events: list[dict[str, Any]]) -> None:
-    """Slices of a row are in order, and lie within each other or apart."""
-    open_: list[int] = []
-    before = 0
-    for begin, end in map(span, events):
-        assert begin >= before
-        before = begin
-        while open_ and open_[-1] <= begin:
-            open_.pop()
-        assert not open_ or end <= open_[-1]
-        open_.append(end)
-
-
 def test_kernels_have_their_shape(tmp_path):
     row = traced(tmp_path, kernels())["rows"]["GPU stream 7 · kernels"]
     assert [event["name"] for event in row] == ["gemm<128, 64>", "relu", "add"] * 2
