@@ -248,6 +248,9 @@ def test_a_race_has_the_recommended_ways_of_each_backend():
     assert ways(device=("cpu",)) == ["pytorch", "torch_compile:default freezing=true"]
     compiled = recommended(device=("cpu",))[1]
     assert compiled.fallback.case == replace(compiled.case, options={})
+    assert ways(recommended=False, device=("cuda",)) == ["pytorch", "torch_compile:default"], "of other commands"
+    script = {"torchscript": able(("script", "cpu"), formats="torchscript")}
+    assert ways(replace(RESNET, format="torchscript"), script) == ["torchscript:script"], "which no recommendation fits"
 
 
 @pytest.mark.parametrize(("words", "way"), [
@@ -260,19 +263,10 @@ def test_a_variant_or_an_option_means_exactly_that(words, way):
     assert (planned.case.way, planned.fallback) == (way, None)
 
 
-def test_other_commands_have_one_case_of_each_backend():
-    assert ways(recommended=False, device=("cuda",)) == ["pytorch", "torch_compile:default"]
-
-
 def test_with_dynamic_shapes_the_plain_way_runs_and_says_why():
     shapes = (TensorSpec.parse("x=1..8x3x224x224"),)
     (planned,) = recommended(backends={"onnxruntime": able(("cuda", "cuda"))}, input=(shapes,))
     assert (planned.case.options, planned.note) == ({}, "In place of cuda_graph=true, which needs fixed shapes.")
-
-
-def test_what_no_recommendation_fits_has_the_default_variant():
-    backends = {"torchscript": able(("script", "cpu"), formats="torchscript")}
-    assert ways(replace(RESNET, format="torchscript"), backends) == ["torchscript:script"]
 
 
 def test_a_case_of_named_sizes_is_a_command_without_its_inputs():

@@ -193,20 +193,19 @@ def test_what_limits_a_call(enqueue, kernels, expected):
     assert bottleneck(measured(case, enqueue=enqueue, kernels=kernels)) == expected
 
 
-def test_calls_that_wait_for_the_host_are_advised_a_cuda_graph():
-    found = on_gpu(precision="fp16")
-    eager, compiled, _ = (each.case for each in found.families)
-    assert ways([measured(eager, enqueue=0.95)], found) == ["pytorch fp16 cuda_graph=true"]
-    assert ways([measured(compiled, enqueue=0.95)], found) == ["torch_compile:reduce-overhead fp16"]
-    assert ways([measured(eager)], found) == []
+HOST_BOUND, REFORMATTING = {"enqueue": 0.95}, {"kernels": {"reformat": 0.2}}
+EAGER_GRAPH = ["pytorch fp16 cuda_graph=true"]
 
 
-def test_conversions_of_layouts_are_advised_every_setting_against_them():
+@pytest.mark.parametrize(("family", "limited", "behind", "expected"), [
+    (0, HOST_BOUND, 1, EAGER_GRAPH), (1, HOST_BOUND, 1, ["torch_compile:reduce-overhead fp16"]), (0, {}, 1, []),
+    (1, REFORMATTING, 1, [f"torch_compile:default fp16 {name}=true" for name in ("freezing", "channels_last")]),
+    (0, HOST_BOUND, 3, EAGER_GRAPH), (0, HOST_BOUND, 5, []), (0, REFORMATTING, 1.5, []),  # far behind
+])  # fmt: skip
+def test_advice_against_what_limits_a_call_unless_it_is_far_behind(family, limited, behind, expected):
     found = on_gpu(precision="fp16")
-    compiled = found.families[1].case
-    assert ways([measured(compiled, kernels={"reformat": 0.2})], found) == [
-        f"torch_compile:default fp16 {settings}" for settings in ("freezing=true", "channels_last=true")
-    ]
+    case = found.families[family].case
+    assert ways([measured(case, **limited)], found, behind=math.log(behind)) == expected
 
 
 def test_what_is_bound_by_memory_is_advised_lower_precisions():
@@ -215,14 +214,6 @@ def test_what_is_bound_by_memory_is_advised_lower_precisions():
     assert ways([measured(eager, kernels={"elementwise": 0.9})], found) == [
         "pytorch fuse=true", "pytorch fp16", "pytorch bf16",
     ]  # fmt: skip
-
-
-def test_nothing_is_advised_for_ways_that_are_far_behind():
-    found = on_gpu(precision="fp16")
-    eager = found.families[0].case
-    assert ways([measured(eager, enqueue=0.95)], found, behind=math.log(3)) != []
-    assert ways([measured(eager, enqueue=0.95)], found, behind=math.log(5)) == []
-    assert ways([measured(eager, kernels={"reformat": 0.2})], found, behind=math.log(1.5)) == []
 
 
 def test_advice_paid_if_the_winner_has_it_and_is_faster_than_the_ways_that_had_the_limit(tmp_path):
