@@ -48,7 +48,7 @@ def codes(preparation):
 def test_a_transformer_becomes_an_engine_without_a_gpu(preparation, rtx):
     torch.manual_seed(0)
     layer = torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)
-    module = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+    module = torch.nn.TransformerEncoder(layer, 1, enable_nested_tensor=False).eval()
     model = Model("encoder", "encoder", "module", (TensorSpec("tokens", (1, 16, 64)),), module=module)
     case = rtx_case("encoder", precision="fp16")
     path = onnx_file(model, case, preparation, "fp16")
