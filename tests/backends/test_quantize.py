@@ -544,3 +544,19 @@ def test_text_is_found_and_read_as_before_where_depthwise_convolutions_stay(
     assert (record.status, record.reason, record.accuracy.reason) == ("ok", "", "")
     assert np.mean(record.accuracy.reference_values) > 0.9
     assert np.mean(record.accuracy.reference_values) - np.mean(record.accuracy.values) <= most
+
+
+def test_openvino_classifies_files_as_before(tmp_path):
+    for package in ("PIL", "magika", "rapidocr_onnxruntime"):
+        pytest.importorskip(package)
+    files = importlib.import_module("benchmarks.trained.files")
+    files.write(tmp_path, 6)
+    (record,) = inferlens.bench(
+        str(files.network()), backend="openvino", precision="int8", input="bytes=8x2048:int32:0..256",
+        calibration=str(tmp_path / "files.npz"), accuracy=str(tmp_path / "other_files.npz"), output=str(tmp_path),
+        **QUICK,
+    )  # fmt: skip
+    reference = np.mean(record.accuracy.reference_values)
+    assert reference > 0.85
+    assert reference - np.mean(record.accuracy.values) <= 1.5 / record.accuracy.count
+    assert record.facts["quantized_share"] == pytest.approx(1.0)

@@ -51,9 +51,13 @@ def test_a_name_has_a_source(name, source):
     ("hub:pytorch/vision:resnet18", "nothing is fetched from the network"),
     ("live:net", r"inferlens\.bench\(module, example_inputs\)"),
     ("no_such_package.module:factory", "neither a model of a known source nor an importable factory"),
+    ("torchvision:resnet18 DEFAULT", "nothing is fetched from the network"),
+    ("torchvision:resnet18 IMAGENET1K_V9", "'IMAGENET1K_V9'"), ("timm:resnet10t DEFAULT", "network"),
+    ("transformers:bert main", "network"), ("inferlens:resnet34 DEFAULT", "no weights by name"),
 ])  # fmt: skip
-def test_an_unknown_name_is_one_message(name, words):
-    refusal(words, find, name)
+def test_unknown_names_of_models_and_weights_and_those_of_the_network_are_one_message(name, words):
+    name, _, weights = name.partition(" ")
+    refusal(words, *((loaded, name) if weights else (find, name)), **({"weights": weights} if weights else {}))
 
 
 def test_models_by_name_and_their_inputs():
@@ -169,15 +173,6 @@ def test_weights_from_a_file_are_the_ones_used(tmp_path):
     assert model.weights == "file w.pth"
     refusal("do not fit the model", loaded, "torchvision:alexnet", weights=str(tmp_path / "w.pth"))
     refusal("--weights", loaded, tmp_path / "w.pth")
-
-
-@pytest.mark.parametrize(("name", "weights", "words"), [
-    ("torchvision:resnet18", "DEFAULT", "nothing is fetched from the network"),
-    ("torchvision:resnet18", "IMAGENET1K_V9", "'IMAGENET1K_V9'"), ("timm:resnet10t", "DEFAULT", "network"),
-    ("transformers:bert", "main", "network"), ("inferlens:resnet34", "DEFAULT", "no weights by name"),
-])  # fmt: skip
-def test_weights_that_would_need_the_network_are_one_message(name, weights, words):
-    refusal(words, loaded, name, weights=weights)
 
 
 @pytest.mark.parametrize("by_name", [False, True])
