@@ -401,14 +401,21 @@ def planned_pair(
     shared_options = option_values(shared.get("option") or {})
     plans: list[Plan] = []
     backends: list[str] = []
-    for side, infos in zip(sides, _infos(sides, models), strict=True):
-        label = side.words.get("backend") or shared.get("backend") or reference_backend(infos[0].format)
+    looked_up: dict[object, list[ModelInfo]] = {}
+    for side, model in zip(sides, models, strict=True):
+        names, infos = texts(model.spec), model.infos or []
+        label = side.words.get("backend") or shared.get("backend")
+        if not label:
+            key = names, side.checkout, side.python
+            if not infos and key not in looked_up:
+                looked_up[key] = find(names, side.checkout, side.python)
+            label = reference_backend((infos or looked_up[key])[0].format)
         backend = label.partition(":")[0]
         backends.append(backend)
         options = {name: values for name, values in shared_options.items() if name.partition(".")[0] == backend}
         for name, value in side.words.get("option", {}).items():
             options[name if "." in name else f"{backend}.{name}"] = value
-        words = {**shared, **side.words, "model": [info.spec for info in infos], "checkout": side.checkout}
+        words = {**shared, **side.words, "model": [info.spec for info in infos] or names, "checkout": side.checkout}
         for name in ("weights", "accuracy") if side.checkout else ():
             if name in words and Path(words[name]).exists():  # a file here, not one in the checkout
                 words[name] = str(Path(words[name]).resolve())
@@ -419,19 +426,6 @@ def planned_pair(
                 f"The option '{name}' is for a backend of neither case.", expected=f"one of {listing(sorted(backends))}"
             )
     return plans, _pair([part.cases() for part in probe_plans(plans, models)])
-
-
-def _infos(sides: Sequence[SideSpec], models: Sequence[ModelHandle]) -> list[list[ModelInfo]]:
-    """Return the models of both sides, which are looked up once if both mean the same."""
-    looked_up: dict[object, list[ModelInfo]] = {}
-    infos = []
-    for side, model in zip(sides, models, strict=True):
-        names = texts(model.spec)
-        key = names, side.checkout, side.python
-        if key not in looked_up:
-            looked_up[key] = model.infos or find(names, side.checkout, side.python)
-        infos.append(looked_up[key])
-    return infos
 
 
 def _pair(sides: Sequence[Sequence[PlannedCase]]) -> tuple[PlannedCase, PlannedCase]:
