@@ -10,6 +10,7 @@ missing.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,23 +19,27 @@ from string import Formatter
 from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
+import numpy as np
 from msgspec.structs import replace
 
 from inferlens.analysis.measures import bound_by
 from inferlens.analysis.profile_table import (
-    KernelRow,
-    KernelTable,
-    LayerRow,
+    Family,
     LayerTable,
-    kernel_table,
+    Runs,
+    RunTimes,
+    busy_seconds,
+    kernel_family,
+    layer_family,
     layer_table,
+    profile_runs,
     short_kernel_name,
 )
-from inferlens.analysis.roofline import Floor, Roofline, precision_of, roofline
+from inferlens.analysis.roofline import Roofline, precision_of, roofline
 from inferlens.analysis.samples import latencies, steady_samples
 from inferlens.analysis.work import Precisions, precisions
 from inferlens.record.display import Displayed, Struct
-from inferlens.record.profile import Layer, Profile
+from inferlens.record.profile import Kernel, Kernels, Layer, Profile
 from inferlens.record.record import Record
 from inferlens.spec import hints
 from inferlens.spec.case import QUANTIZED, Case, Option
@@ -170,34 +175,77 @@ def module_label(path: str) -> str:
     return shorten(path) if path else "the model"
 
 
-def part_name(row: LayerRow | KernelRow | Floor, noun: str) -> str:
-    """Return the modules that a ``layer`` or ``kernel`` came from if they are few, else its own name."""
-    modules = row.modules[:1] if isinstance(row, KernelRow) else row.modules
-    name = short_kernel_name(row.name) if noun == "kernel" else row.name
+def part_name(modules: Sequence[str], name: str) -> str:
+    """Return the modules that a layer or kernel came from if they are few, else its own name."""
     return " + ".join(map(module_label, modules)) if 0 < len(modules) <= _FEW else shorten(name)
 
 
-RowT = TypeVar("RowT", LayerRow, KernelRow)
+@dataclass(frozen=True)
+class TimedLayer:
+    """A layer with its times, if known."""
+
+    layer: Layer
+    times: RunTimes | None
+
+    @cached_property
+    def family(self) -> Family:
+        return layer_family(self.layer.kind, self.layer.name)
+
+    @property
+    def name(self) -> str:
+        return part_name(self.layer.modules, self.layer.name)
+
+    @property
+    def seconds(self) -> float:
+        """Typical time in one run; zero if it was not timed."""
+        return self.times.typical if self.times else 0.0
 
 
 @dataclass(frozen=True)
-class PartGroup(Generic[RowT]):
+class TimedKernel:
+    """A kernel, copy or fill, with the typical seconds of all its calls in one run."""
+
+    kernel: Kernel
+    seconds: float
+
+    @cached_property
+    def family(self) -> Family:
+        """The family of its name; empty for copies and fills."""
+        return kernel_family(self.kernel.name) if self.kernel.kind == "kernel" else ""
+
+    @property
+    def name(self) -> str:
+        """The module that it came from, or its own name without namespaces and arguments."""
+        modules = self.kernel.modules
+        return module_label(modules[0]) if modules else shorten(short_kernel_name(self.kernel.name))
+
+    @property
+    def blocks(self) -> int:
+        """Number of blocks in its grid; 0 if unknown."""
+        return math.prod(self.kernel.grid) if self.kernel.grid else 0
+
+
+PartT = TypeVar("PartT", TimedLayer, TimedKernel)
+
+
+@dataclass(frozen=True)
+class PartGroup(Generic[PartT]):
     """Several layers, or several kernels, and their time together."""
 
-    rows: tuple[RowT, ...]
+    parts: tuple[PartT, ...]
     base: float  # the seconds that ``share`` refers to; ``base_name``: these in words
     base_name: str
     call_seconds: float | None  # of the call if kernels were timed; the times of layers are scaled to it
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.parts)
 
-    def __iter__(self) -> Iterator[RowT]:
-        return iter(self.rows)
+    def __iter__(self) -> Iterator[PartT]:
+        return iter(self.parts)
 
     @cached_property
     def seconds(self) -> float:
-        return sum(row.seconds for row in self.rows)
+        return sum(part.seconds for part in self.parts)
 
     @property
     def share(self) -> float:
@@ -205,11 +253,11 @@ class PartGroup(Generic[RowT]):
 
     @property
     def calls(self) -> int:
-        return sum(row.calls for row in self.rows)
+        return sum(part.layer.calls if isinstance(part, TimedLayer) else part.kernel.calls for part in self.parts)
 
     @property
     def noun(self) -> str:
-        return "layer" if any(isinstance(row, LayerRow) for row in self.rows) else "kernel call"
+        return "layer" if any(isinstance(part, TimedLayer) for part in self.parts) else "kernel call"
 
     @property
     def numbers(self) -> dict[str, Number]:
@@ -220,20 +268,16 @@ class PartGroup(Generic[RowT]):
         """``25 % of the call (2.00 ms of 8.00 ms)``."""
         return f"{percent(self.share)} of {self.base_name} ({duration(self.seconds)} of {duration(self.base)})"
 
-    @cached_property
-    def slowest(self) -> list[str]:
-        """The names of the layers or kernels, the slowest first."""
-        return [part_name(row, self.noun.split()[0]) for row in sorted(self.rows, key=lambda row: -row.seconds)]
-
     @property
     def names(self) -> str:
         """The names of the slowest: ``conv1, layer1, fc and 4 others``."""
-        return list_few(self.slowest)
+        return list_few(part.name for part in sorted(self.parts, key=lambda part: -part.seconds))
 
     @property
     def location(self) -> str:
         """The end of a sentence that names the slowest: ``: conv1``, or ``, most in conv1``."""
-        return f", most in {self.slowest[0]}" if len(self) > 1 else f": {self.slowest[0]}"
+        first = max(self.parts, key=lambda part: part.seconds).name
+        return f", most in {first}" if len(self) > 1 else f": {first}"
 
 
 @dataclass(frozen=True)
@@ -331,7 +375,7 @@ class Evidence:
         """Seconds of an unprofiled call, or else of one whose kernels were profiled."""
         if self.latency:
             return self.latency
-        return self.kernels.reconciliation.whole.typical if self.kernels else None
+        return self._kernels[1].typical(self._kernels[1].whole) if self._kernels else None
 
     # Layers
 
@@ -359,15 +403,12 @@ class Evidence:
         works = [profile.work.modules for profile in self.profiles if profile.work]
         return {module.module: module.kind for modules in works for module in modules}
 
-    @property
-    def layers(self) -> tuple[LayerRow, ...]:
-        return self.table.rows if self.table else ()
-
-    def layer(self, row: LayerRow) -> Layer:
-        """Return the layer of a row, as its backend reports it."""
-        layers = self.layer_profile.layers if self.layer_profile else None
-        assert layers, "rows are of a profile of layers"
-        return layers.layers[row.place - 1]
+    @cached_property
+    def timed_layers(self) -> tuple[TimedLayer, ...]:
+        if self.table is None or self.layer_profile is None or self.layer_profile.layers is None:
+            return ()
+        pairs = zip(self.layer_profile.layers.layers, self.table.rows, strict=True)
+        return tuple(TimedLayer(layer, row.times) for layer, row in pairs)
 
     @property
     def layer_call(self) -> float | None:
@@ -378,9 +419,10 @@ class Evidence:
     def call_name(self) -> str:
         return "the call" if self.latency else "the profiled call"
 
-    def layer_group(self, layers: Iterable[LayerRow]) -> PartGroup[LayerRow]:
+    def layer_group(self, layers: Iterable[TimedLayer]) -> PartGroup[TimedLayer]:
         """Return the group of those layers that took any time, as shares of a call."""
-        return PartGroup(tuple(row for row in layers if row.seconds > 0), self.layer_call or 0.0, self.call_name, None)
+        timed = tuple(timed_layer for timed_layer in layers if timed_layer.seconds > 0)
+        return PartGroup(timed, self.layer_call or 0.0, self.call_name, None)
 
     @cached_property
     def precisions(self) -> Precisions | None:
@@ -391,37 +433,41 @@ class Evidence:
     # Kernels
 
     @cached_property
-    def kernel_profile(self) -> Profile | None:
-        """The profile of kernels alone, if it ended well."""
-        profiles = (profile for profile in self.profiles if profile.kernels and not profile.layers)
-        return next((profile for profile in profiles if profile.status == "ok"), None)
+    def _kernels(self) -> tuple[Kernels, Runs] | None:
+        """The kernels and the times of their runs, if these are plausible."""
+        for profile in self.profiles:
+            if profile.status == "ok" and profile.kernels and profile.layers is None:
+                runs = profile_runs(profile)
+                if isinstance(runs, str) or not runs.timed or not all(runs.timed):
+                    return None
+                return (profile.kernels, runs) if busy_seconds(profile.kernels, runs) is not None else None
+        return None
 
     @cached_property
-    def kernels(self) -> KernelTable | None:
-        """The launches of a run, if all have plausible times."""
-        table = kernel_table(self.kernel_profile, by="launch") if self.kernel_profile else ""
-        return None if isinstance(table, str) or not table.rows or not all(row.times for row in table.rows) else table
+    def timed_kernels(self) -> tuple[TimedKernel, ...]:
+        if self._kernels is None:
+            return ()
+        kernels, runs = self._kernels
+        return tuple(map(TimedKernel, kernels.kernels, map(runs.typical, runs.layers)))
 
-    @property
+    @cached_property
     def busy(self) -> float:
         """Typical seconds of a run in which the GPU did anything; 0 if unknown."""
-        return self.kernels.reconciliation.busy.typical if self.kernels else 0.0
+        return self._kernels[1].typical(np.asarray(self._kernels[0].busy, dtype=np.float64)) if self._kernels else 0.0
 
     @property
     def multiprocessors(self) -> int:
         """Number of multiprocessors of the GPU; 0 if unknown."""
-        kernels = self.kernel_profile.kernels if self.kernel_profile and self.kernels else None
-        return kernels.gpu.multiprocessors if kernels else 0
+        return self._kernels[0].gpu.multiprocessors if self._kernels else 0
 
-    def kernel_group(self, predicate: Callable[[KernelRow], object]) -> PartGroup[KernelRow]:
+    def kernel_group(self, predicate: Callable[[TimedKernel], object]) -> PartGroup[TimedKernel]:
         """Return the group of the kernels that satisfy the predicate, as shares of the time of the busy GPU."""
-        rows = self.kernels.rows if self.kernels else ()
-        return PartGroup(tuple(filter(predicate, rows)), self.busy, "the GPU's time", self.kernel_call)
+        return PartGroup(tuple(filter(predicate, self.timed_kernels)), self.busy, "the GPU's time", self.kernel_call)
 
     @property
     def launches(self) -> int | None:
         """Number of calls of the runtime that launch the kernels of a run."""
-        return self.kernels.reconciliation.launches if self.kernels else None
+        return self._kernels[0].launches if self._kernels else None
 
     @property
     def host_wait(self) -> float | None:

@@ -6,7 +6,6 @@ thresholds are explained in ``docs/findings.md``.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, groupby
@@ -21,6 +20,8 @@ from inferlens.analysis.evidence import (
     Finding,
     Findings,
     PartGroup,
+    TimedKernel,
+    TimedLayer,
     enqueue_bound_finding,
     list_few,
     make_finding,
@@ -35,12 +36,11 @@ from inferlens.analysis.profile_table import (
     MOVING,
     POINTWISE,
     Family,
-    KernelRow,
-    LayerRow,
     could_use_tensor_cores,
     kernel_family,
     kernels_alone,
     layer_family,
+    short_kernel_name,
 )
 from inferlens.analysis.roofline import Floor
 from inferlens.errors import InferlensError
@@ -185,7 +185,7 @@ def host_bound(evidence: Evidence) -> Iterator[Finding]:
     """Report a GPU that waits for the host, or without kernels, calls that take no longer than enqueueing them."""
     idle, call = evidence.host_wait, evidence.latency
     if idle and call and evidence.waits_for_host:
-        kernels = evidence.kernel_group(lambda part: part.kind == "kernel")
+        kernels = evidence.kernel_group(lambda part: part.kernel.kind == "kernel")
         yield make_finding(
             "Bound by the host: the GPU waits for {share:percent} of {whole:duration}, and has {kernels:#kernel} of "
             "{mean kernel:duration} to run.",
@@ -232,7 +232,7 @@ def far_above_floor(evidence: Evidence) -> Iterator[Finding]:
             "{subject} takes {share:percent} of {call} ({seconds:duration} of {run:duration}), {distance:two} times "
             "its floor of {floor:duration}.",
             {"seconds": row.time, "floor": row.floor, "flops": row.flops, "bytes": row.bytes, "distance": row.distance},
-            subject=part_name(row, floors.timed), seconds=row.above, share=row.share, run=floors.time,
+            subject=_row_name(row, floors.timed), seconds=row.above, share=row.share, run=floors.time,
             whole=evidence.kernel_call if floors.timed == "kernel" else None, call=evidence.call_name,
             hint=_closer_to_floor(evidence, row),
         )  # fmt: skip
@@ -269,6 +269,10 @@ def _family(evidence: Evidence, row: Floor) -> Family:
     return layer_family(kind, "") or kernel_family(row.name)
 
 
+def _row_name(row: Floor, timed: str) -> str:
+    return part_name(row.modules, short_kernel_name(row.name) if timed == "kernel" else row.name)
+
+
 @rule("near-ceiling")
 def near_ceiling(evidence: Evidence) -> Iterator[Finding]:
     floors = evidence.floors
@@ -299,7 +303,7 @@ def bandwidth_bound(evidence: Evidence) -> Iterator[Finding]:
             f"{{parts:#{floors.timed}}} {{parts:is|are}} bound by memory: {{share:percent}} of {{call}} "
             "({seconds:duration} of {run:duration}), {times:two} times what moving {parts:its|their} bytes takes.",
             {"parts": len(near_floor), "seconds": total.time, "floor": total.floor, "bytes": total.bytes},
-            subject=list_few(part_name(row, floors.timed) for row in near_floor), seconds=total.won, share=total.share,
+            subject=list_few(_row_name(row, floors.timed) for row in near_floor), seconds=total.won, share=total.share,
             whole=evidence.kernel_call if floors.timed == "kernel" else None, call=evidence.call_name,
             times=total.distance, run=floors.time,
             hint=f"Fewer bytes, by a lower precision or a larger batch: {evidence.less_work}",
@@ -332,12 +336,12 @@ def outside_layers(evidence: Evidence) -> Iterator[Finding]:
 def reformats(evidence: Evidence) -> Iterator[Finding]:
     """Report changes of memory order or type: layers if known, as a kernel that reformats is a part of one."""
     moving = ("reformat", "cast", "quantize")
-    layers = evidence.layer_group(layer for layer in evidence.layers if layer.family in moving)
+    layers = evidence.layer_group(layer for layer in evidence.timed_layers if layer.family in moving)
     parts: PartGroup[Any] = layers or evidence.kernel_group(lambda kernel: kernel.family == "reformat")
     if parts.share >= LAYOUT:
-        kernels = evidence.kernels.rows if evidence.kernels else ()
-        images = "convolution" in {*(row.family for row in evidence.layers), *(row.family for row in kernels)}
-        order = evidence.hint("channels_last").ask if images else ""
+        families = [layer.family for layer in evidence.timed_layers]
+        families += [kernel.family for kernel in evidence.timed_kernels]
+        order = evidence.hint("channels_last").ask if "convolution" in families else ""  # which is for images
         yield make_finding(
             f"{{count:#{parts.noun}}} only {{count:changes|change}} memory order or type: {{cost}}{{location}}.",
             {}, parts, seconds=parts.seconds, count=len(layers) or parts.calls,
@@ -350,9 +354,9 @@ def reformats(evidence: Evidence) -> Iterator[Finding]:
 @rule("unfused-chains")
 def unfused_chains(evidence: Evidence) -> Iterator[Finding]:
     """Report pointwise layers that could be computed with the layer before; weights can hold a batch norm."""
-    layers = evidence.layer_group(_fusible(evidence.layers))
+    layers = evidence.layer_group(_fusible(evidence.timed_layers))
     if layers.share >= CHAINS:
-        has_norms = any(_BATCH_NORM.search(part.kind) for part in layers)
+        has_norms = any(_BATCH_NORM.search(part.layer.kind) for part in layers)
         option = (evidence.hint("freeze").ask or evidence.hint("graph_optimization", "all").ask) if has_norms else ""
         yield make_finding(
             "{layers:#layer} {layers:is|are} not fused with what is before {layers:it|them}: {cost}{location}.",
@@ -366,14 +370,14 @@ def unfused_chains(evidence: Evidence) -> Iterator[Finding]:
 @rule("fp32-layers")
 def fp32_layers(evidence: Evidence) -> Iterator[Finding]:
     """Report layers that stayed in fp32; of a quantized case, those with multiply-adds in any higher precision."""
-    precision, layers = evidence.case.precision, evidence.layers
+    precision, layers = evidence.case.precision, evidence.timed_layers
     if precision in QUANTIZED:
         indices = evidence.precisions.stayed if evidence.precisions else ()
         stayed = evidence.layer_group(layers[index] for index in indices)
     elif precision in ("fp16", "bf16"):
         stayed = evidence.layer_group(
             layer for layer in layers
-            if layer.family not in (*MOVING, "normalisation") and layer_precision(evidence.layer(layer)) == "fp32"
+            if layer.family not in (*MOVING, "normalisation") and layer_precision(layer.layer) == "fp32"
         )  # fmt: skip
     else:
         return
@@ -385,12 +389,12 @@ def fp32_layers(evidence: Evidence) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _fusible(layers: Sequence[LayerRow]) -> list[LayerRow]:
+def _fusible(layers: Sequence[TimedLayer]) -> list[TimedLayer]:
     """Return the pointwise layers that could be computed with the layer before.
 
     In a chain that follows no convolution or matrix product, the longest layer has to stay.
     """
-    fusible: list[LayerRow] = []
+    fusible: list[TimedLayer] = []
     follows_product = False
     for is_pointwise, group in groupby(layers, lambda layer: layer.family in POINTWISE):
         chain = [layer for layer in group if layer.seconds > 0]
@@ -423,8 +427,8 @@ def fallback(evidence: Evidence) -> Iterator[Finding]:
             hint="See each operator's reason: " + (evidence.command(name="partition") or 'profile.facts["partition"]'),
         )  # fmt: skip
     layers = evidence.layer_group(
-        layer for layer in evidence.layers
-        if str(evidence.layer(layer).details.get("provider", "")).startswith("CPU")
+        timed_layer for timed_layer in evidence.timed_layers
+        if str(timed_layer.layer.details.get("provider", "")).startswith("CPU")
     )  # fmt: skip
     if evidence.on_gpu and layers:
         yield make_finding(
@@ -466,10 +470,10 @@ def _breaks(facts: dict[str, Any]) -> tuple[int, list[str]]:
 def tensor_cores_unused(evidence: Evidence) -> Iterator[Finding]:
     kernels = _without_tensor_cores(evidence)
     if evidence.multiple and kernels.share >= NO_TENSOR_CORES:
-        paths = {path for part in kernels for path in part.modules}
-        layers = [layer for layer in evidence.layers if paths.intersection(layer.modules)]
+        paths = {path for part in kernels for path in part.kernel.modules}
+        layers = [layer for layer in evidence.timed_layers if paths.intersection(layer.layer.modules)]
         sizes = [(layer, _odd_channels(layer, evidence.multiple)) for layer in layers]
-        odd = list_few((f"{part_name(layer, 'layer')} ({size[0]} to {size[1]})" for layer, size in sizes if size), 1)
+        odd = list_few((f"{layer.name} ({size[0]} to {size[1]})" for layer, size in sizes if size), 1)
         yield make_finding(
             "{calls:#kernel call} of convolutions and matrix products {calls:uses|use} no tensor cores: "
             "{cost}{location}" + ("; channels of {odd} are not multiples of {multiple}." if odd else "."),
@@ -480,15 +484,15 @@ def tensor_cores_unused(evidence: Evidence) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _odd_channels(layer: LayerRow, multiple: int) -> tuple[int, ...]:
+def _odd_channels(part: TimedLayer, multiple: int) -> tuple[int, ...]:
     """Return the channels or features, in and out, that do not fit tensor cores; empty if all fit or are unknown.
 
     Grouped and first convolutions never fit, and are left out.
     """
-    image, weights = ([tensor.shape for tensor in layer.inputs] + [(), ()])[:2]
-    output = layer.outputs[0].shape if layer.outputs else ()
-    convolution = layer.family == "convolution"
-    if layer.family not in DENSE or min(len(image), len(output)) < (3 if convolution else 2):
+    image, weights = ([tensor.shape for tensor in part.layer.inputs] + [(), ()])[:2]
+    output = part.layer.outputs[0].shape if part.layer.outputs else ()
+    convolution = part.family == "convolution"
+    if part.family not in DENSE or min(len(image), len(output)) < (3 if convolution else 2):
         return ()
     channels = (image[1], output[1]) if convolution else (image[-1], output[-1])
     grouped = weights[:1] == output[1:2] and weights[1:2] < image[1:2]
@@ -496,9 +500,10 @@ def _odd_channels(layer: LayerRow, multiple: int) -> tuple[int, ...]:
     return channels if min(channels) > 0 and not left_out and any(size % multiple for size in channels) else ()
 
 
-def _without_tensor_cores(evidence: Evidence) -> PartGroup[KernelRow]:
-    def lacks(kernel: KernelRow) -> bool:
-        return kernel.family in DENSE and kernel.tensor_cores is False and could_use_tensor_cores(kernel.name)
+def _without_tensor_cores(evidence: Evidence) -> PartGroup[TimedKernel]:
+    def lacks(part: TimedKernel) -> bool:
+        kernel = part.kernel
+        return part.family in DENSE and kernel.tensor_cores is False and could_use_tensor_cores(kernel.name)
 
     return evidence.kernel_group(lacks)
 
@@ -509,8 +514,8 @@ def tf32_off(evidence: Evidence) -> Iterator[Finding]:
     hint, old = evidence.hint("tf32"), evidence.capability < FIRST_CAPABILITY["tf32"]
     if not evidence.on_gpu or hint.asked or evidence.precision != "fp32" or old:
         return
-    dense = evidence.layer_group(layer for layer in evidence.layers if layer.family in DENSE)
-    parts: PartGroup[Any] = _without_tensor_cores(evidence) if evidence.kernels else dense
+    dense = evidence.layer_group(layer for layer in evidence.timed_layers if layer.family in DENSE)
+    parts: PartGroup[Any] = _without_tensor_cores(evidence) if evidence.timed_kernels else dense
     if parts.share < TF32:
         return
     yield make_finding(
@@ -523,8 +528,8 @@ def tf32_off(evidence: Evidence) -> Iterator[Finding]:
 @rule("host-copies", hint="Keep constants in buffers of the model; call neither .item() nor .cpu() in forward.")
 def host_copies(evidence: Evidence) -> Iterator[Finding]:
     """Report copies between host and GPU: the profiler's ``Memcpy HtoD``, or a backend's copying layers."""
-    copies = evidence.kernel_group(lambda part: part.kind == "copy" and _HOST_COPY.search(part.name))
-    layers = evidence.layer_group(layer for layer in evidence.layers if layer.family == "copy")
+    copies = evidence.kernel_group(lambda part: part.kernel.kind == "copy" and _HOST_COPY.search(part.kernel.name))
+    layers = evidence.layer_group(layer for layer in evidence.timed_layers if layer.family == "copy")
     parts: PartGroup[Any] = copies or layers
     if evidence.on_gpu and evidence.case.io != "host" and parts.share >= LAYOUT:
         yield make_finding(
@@ -536,8 +541,10 @@ def host_copies(evidence: Evidence) -> Iterator[Finding]:
 @rule("tiny-kernels")
 def tiny_kernels(evidence: Evidence) -> Iterator[Finding]:
     """Report kernels of a few microseconds, which mostly start and end."""
-    kernels = evidence.kernel_group(lambda part: part.kind == "kernel")
-    tiny = evidence.kernel_group(lambda part: part.kind == "kernel" and 0 < part.seconds / max(part.calls, 1) < TINY)
+    kernels = evidence.kernel_group(lambda part: part.kernel.kind == "kernel")
+    tiny = evidence.kernel_group(
+        lambda part: part.kernel.kind == "kernel" and 0 < part.seconds / max(part.kernel.calls, 1) < TINY
+    )
     if tiny.calls >= FEW_LAUNCHES and tiny.share >= TINY_SHARE:
         yield make_finding(
             "{tiny:,} of {calls:#kernel call} last {mean:duration} on average, and take {cost}.",
@@ -550,20 +557,15 @@ def tiny_kernels(evidence: Evidence) -> Iterator[Finding]:
 @rule("few-blocks")
 def few_blocks(evidence: Evidence) -> Iterator[Finding]:
     processors = evidence.multiprocessors
-    kernels = evidence.kernel_group(lambda part: part.kind == "kernel" and 0 < _blocks(part) < processors)
+    kernels = evidence.kernel_group(lambda part: part.kernel.kind == "kernel" and 0 < part.blocks < processors)
     if kernels.share >= FEW_BLOCKS:
-        idle = sum(part.seconds * (1 - _blocks(part) / processors) for part in kernels)
+        idle = sum(part.seconds * (1 - part.blocks / processors) for part in kernels)
         yield make_finding(
             "{calls:#kernel call} {calls:has|have} too few blocks for {multiprocessors} multiprocessors: {cost}, with "
             "{empty:percent} of the GPU empty.",
             {"idle": idle, "multiprocessors": processors}, kernels, seconds=idle, empty=idle / kernels.seconds,
             hint=f"A larger batch fills it: {evidence.command(larger=True)}",
         )  # fmt: skip
-
-
-def _blocks(kernel: KernelRow) -> int:
-    """Return the number of blocks in the grid of a kernel; 0 if unknown."""
-    return math.prod(kernel.grid) if kernel.grid else 0
 
 
 PROFILE_RULES = (

@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, Generic, Literal, TypeVar, get_args
 
 import numpy as np
@@ -106,7 +106,6 @@ _COMMON = re.compile(
 _GENERIC = ("Kernel", "Kernel2", "device_kernel", "kernel")  # names that say nothing without their arguments
 
 
-@lru_cache(maxsize=4096)
 def layer_family(kind: str, name: str) -> Family:
     """Return the family of a layer of that kind; if the kind is unknown, recognize an inserted copy by its name."""
     if name.startswith("Reformatting CopyNode"):  # as TensorRT calls them
@@ -115,7 +114,6 @@ def layer_family(kind: str, name: str) -> Family:
     return next((family for family, pattern in _LAYERS if re.fullmatch(pattern, word)), "")
 
 
-@lru_cache(maxsize=4096)
 def kernel_family(name: str) -> Family:
     name = name[:2000].lower()
     excluded = (*DENSE, "reformat") if _INDUCTOR.match(name) else ()
@@ -309,11 +307,6 @@ class ProfileRow(Struct, frozen=True, kw_only=True):
     calls: int  # executions in a run; ``times`` are of all calls together
     times: RunTimes | None  # ``None`` if it was not timed
 
-    @property
-    def seconds(self) -> float:
-        """Typical time in one run; zero if it was not timed."""
-        return self.times.typical if self.times else 0.0
-
 
 class LayerRow(ProfileRow, frozen=True, kw_only=True):
     """One layer; ``precision`` is empty if it is unknown, or if the layer only converts."""
@@ -321,10 +314,6 @@ class LayerRow(ProfileRow, frozen=True, kw_only=True):
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     precision: str = ""
-
-    @property
-    def family(self) -> Family:
-        return layer_family(self.kind, self.name)
 
 
 class KernelRow(ProfileRow, frozen=True, kw_only=True):
@@ -341,11 +330,6 @@ class KernelRow(ProfileRow, frozen=True, kw_only=True):
     achieved: float | None
     tensor_cores: bool | None
     streams: tuple[int, ...]
-
-    @property
-    def family(self) -> Family:
-        """The family of its name; empty for copies and fills."""
-        return kernel_family(self.name) if self.kind == "kernel" else ""
 
 
 class ProfilingCost(Struct, frozen=True, kw_only=True):
