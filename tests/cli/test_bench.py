@@ -118,7 +118,7 @@ def test_one_option_with_several_values_is_compared_with_its_default(tmp_path):
     done = inferlens(*sweep, "-o", "sweep.svg", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "FASTEST fake:steady knob_a=1 3.20 ms 1.25x fake:steady" in done.stdout
-    assert ">default</text>" in (tmp_path / "sweep.svg").read_text(), "the curve begins with the default"
+    assert ">(default)</text>" in (tmp_path / "sweep.svg").read_text(), "the curve begins with the default"
     done = inferlens(*sweep, "--json", cwd=tmp_path)
     rows = json.loads(done.stdout)["rows"]
     assert [(row["options"], row["is_reference"]) for row in rows] == [

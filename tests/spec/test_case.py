@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from inferlens.backends import BACKENDS
 from inferlens.errors import InferlensError, Unsupported
-from inferlens.spec.case import Case, TensorSpec, keep_of, kept_layers, with_batch
+from inferlens.spec.case import Case, TensorSpec, distinguish, keep_of, kept_layers, with_batch
 from inferlens.spec.plan import Plan, as_plan, bench_words, toml_words, words_of
 from tests.refusals import refusal
 
@@ -157,3 +157,8 @@ def test_a_case_is_told_apart_by_it_and_said_with_it(tmp_path):
     assert bench_words(case, "cpu")[-2:] == ["--keep", "fp32:a,b"]
     (path := tmp_path / "plan.toml").write_text(as_plan(case))
     assert Plan.from_words(toml_words(path, "plan")).keep == "fp32:a,b"
+
+
+def test_cases_are_told_apart_by_field_and_not_by_equal_words():
+    one, other = Case(model="m", backend="fake", options={"x": "a b"}), Case(model="m", backend="fake", keep="x=a")
+    assert distinguish([one.identity_words(), other.identity_words()])[1] == ["x=a b", "keep=x=a"]

@@ -9,7 +9,7 @@ import pytest
 
 from inferlens.cli.show import show
 from inferlens.record.record import Agreement, Memory
-from inferlens.views.chart import Chart, pareto_front, points_chart
+from inferlens.views.chart import Chart, pareto_front, points_chart, swept_option
 from inferlens.views.picture import THEMES
 from inferlens.views.rows import rows
 from tests.refusals import refusal
@@ -167,3 +167,17 @@ def test_the_line_joins_what_nothing_beats_in_both_and_nothing_wrong():
     assert [point["label"] for point in line] == [
         "openvino int8 (likely fastest)", "openvino fp32", "pytorch fp32 (reference)",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("options", "other", "expected"), [
+    ([0.25, 1.25, 0.5], {}, ["(default)", "0.25", "0.5", "1.25"]), (["disabled", "basic"], {}, None),
+    ([0.5], {"python": "/other/python"}, []), ([0.5], {"weights": "a.pth"}, []), ([0.5], {"keep": "conv1"}, []),
+])  # fmt: skip
+def test_values_of_one_option_are_a_curve_and_other_differences_are_bars(options, other, expected):
+    cases = [case(), *(case(options={"pace": value}) for value in options), *([case(**other)] if other else [])]
+    shown = rows([record(of, median=0.01 + 0.001 * place) for place, of in enumerate(cases)])
+    assert swept_option(shown) == ("pace" if not other else "")
+    if expected:
+        labels = texts_of_chart([record(of) for of in cases])
+        assert [label for label in labels if label in expected] == expected
+    assert not swept_option(rows([record(case()), failure(case(options={"pace": 1}))])), "a failed value has a word"

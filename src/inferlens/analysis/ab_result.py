@@ -10,8 +10,6 @@ import shlex
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from msgspec.structs import replace
-
 from inferlens.analysis import notes
 from inferlens.analysis.comparison import (
     CAPACITY,
@@ -217,17 +215,18 @@ class ABResult(Struct, frozen=True, kw_only=True):
 def distinguish_cases(cases: Sequence[Case], revisions: Sequence[str]) -> tuple[str, tuple[str, str]]:
     """Return the description that two cases share, and the descriptions that tell them apart."""
     short = len({case.model for case in cases}) == len({case.model.partition(":")[2] for case in cases})
-    words = []
+    words: list[dict[str, str]] = []
     for case, revision in zip(shown_together(cases), revisions, strict=True):
         model = case.model.partition(":")[2] if short else case.model
         checkout = f"{case.checkout} ({revision})" if revision else case.checkout
-        words.append([model, *filter(None, [checkout]), *replace(case, checkout="").identity_words()])
+        identity = case.identity_words()
+        identity.pop("checkout", "")
+        words.append({"model": model, **({"checkout": checkout} if checkout else {}), **identity})
     shared, (first, second) = distinguish(words)
     if not (first and second):  # they differ in an option that one has by default
-        backend = cases[0].backend_label
-        shared.remove(backend)
+        backend = shared.pop("backend")
         first, second = f"{backend} {first}".strip(), f"{backend} {second}".strip()
-    return " · ".join(shared), (first, second)
+    return " · ".join(shared.values()), (first, second)
 
 
 def ab_notes(a: Sequence[Record], b: Sequence[Record]) -> tuple[str, ...]:

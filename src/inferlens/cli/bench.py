@@ -84,9 +84,11 @@ def draw(records: Sequence[Record], file: Path, format: str, reference: str, top
     from inferlens.views.chart import Chart
 
     try:
-        screen.save(file, Chart(reference=reference or None, format=format, top=top).render(records))
+        picture = Chart(reference=reference or None, format=format, top=top).render(records)
     except InferlensError as error:
         screen.note(str(error))
+    else:
+        screen.save(file, picture)
 
 
 def measure_plan(plan: Plan) -> tuple[list[Record], bool]:

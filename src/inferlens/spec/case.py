@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Annotated, Any, NamedTuple, get_args
 
@@ -322,11 +322,16 @@ class Case(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
         sizes = (f"{name}={size}" for name, size in self.sizes.items() if name not in unsaid)
         return [word for word in (self.backend_label, *axis_words, *sizes, self.options_label) if word]
 
-    def identity_words(self, *unsaid: str) -> list[str]:
-        """Return the words of a case with its inputs, weights and seed, without the axes in ``unsaid``."""
-        axis_words = (word for axis in AXES if axis.name not in unsaid for word in axis.words(self))
-        hidden = [f"{name}={value}" for name in ("weights", "seed") if (value := getattr(self, name))]
-        return [self.backend_label, *axis_words, *map(str, self.inputs), *hidden, *self.options_label.split()]
+    def identity_words(self, *unsaid: str) -> dict[str, str]:
+        """Return the words of a case by field, with its inputs, weights and seed, without the axes in ``unsaid``."""
+        axes = {axis.name: " ".join(axis.words(self)) for axis in AXES if axis.name not in unsaid}
+        names = ("weights", "seed", "keep", "checkout")
+        hidden = {name: f"{name}={value}" for name in names if (value := getattr(self, name))}
+        options = {}
+        for name, value in sorted(self.options.items()):
+            options[f"{self.backend}.{name}"] = f"{name}={str(value).lower() if isinstance(value, bool) else value}"
+        words = {"backend": self.backend_label, **axes, "inputs": ", ".join(map(str, self.inputs)), **hidden, **options}
+        return {name: word for name, word in words.items() if word}
 
     @property
     def way(self) -> str:
@@ -404,10 +409,10 @@ def case_names(cases: Sequence[Case], *unsaid: str) -> list[str]:
     return [" ".join(case.words(*unsaid, *shared)) for case in shown_together(cases)]
 
 
-def distinguish(words: Sequence[Sequence[str]]) -> tuple[list[str], list[str]]:
-    """Return the words that all cases share, and the other words of each case as its label."""
-    shared = [word for word in words[0] if all(word in others for others in words)]
-    return shared, [" ".join(word for word in case_words if word not in shared) for case_words in words]
+def distinguish(cases: Sequence[Mapping[str, str]]) -> tuple[dict[str, str], list[str]]:
+    """Return the words, by field, that all cases share, and the other words of each case as its label."""
+    shared = {name: word for name, word in cases[0].items() if all(words.get(name) == word for words in cases)}
+    return shared, [" ".join(word for name, word in words.items() if name not in shared) for words in cases]
 
 
 class Budget(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):

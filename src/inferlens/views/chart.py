@@ -6,6 +6,7 @@ mark has its value as text, and ways that did not run have a word in place of a 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -45,6 +46,7 @@ from inferlens.views.rows import Row, group_rows, row_names, rows, sizes_text, v
 from inferlens.views.table import Column, cut_middle, plain
 
 CHART_WIDTH = 736  # pixels of a row of panels
+UNSET = "(default)"  # the value of a row without the option
 MAX_WAYS, MAX_WAYS_PER_SIZE = 30, 8  # ways that are drawn of one batch size, and of several
 LETTER, TITLE_LETTER = 6.3, 9.6  # pixels that a letter takes on average
 _STEP = 27
@@ -125,7 +127,7 @@ def _table_chart(table: Sequence[Row], top: int | None, colours: Mapping[str, st
     texts = []
     for comparison in group_rows(shown, "comparison"):
         texts += labels(comparison, names)
-        if option := swept_option(comparison):
+        if not several and (option := swept_option(comparison)):
             panels.append(_curve(comparison, option))
         elif not sizes:
             heading = comparison_place(comparison, comparisons) if several else ""
@@ -139,37 +141,42 @@ def _table_chart(table: Sequence[Row], top: int | None, colours: Mapping[str, st
     return stack_charts(panels, own_scales=("color", "shape", "strokeDash"), spacing=30, title=title(answer, subtitle))
 
 
-def swept_option(table: Sequence[Row]) -> str:
-    """Return the option, or ``threads``, whose values are all that differs in a table; empty if other things do."""
-    options = [option_words(row) for row in table]
+def swept_option(rows: Sequence[Row]) -> str:
+    """Return the option, or ``threads``, whose values are all that differs between rows that have marks.
+
+    Empty if other things differ, a row has no mark, or none is the reference.
+    """
+    options = [option_words(row) for row in rows]
     names = {name for words in options for name in words}
-    different = [name for name in sorted(names) if len({words.get(name) for words in options}) > 1]
-    ways = {(row.backend, row.precision, row.form, row.io, row.call_mode, row.in_flight) for row in table}
-    has_reference = any(row.is_reference for row in table)
-    return different[0] if len(ways) == len(different) == 1 and has_reference else ""
+    different = [name for name in names if len({words.get(name) for words in options}) > 1]
+    if len(different) != 1 or not all(map(has_mark, rows)) or not any(row.is_reference for row in rows):
+        return ""
+    (option,) = different
+    pattern = r"\d+ threads?" if option == "threads" else rf"{re.escape(option)}=\S+"
+    texts = {" ".join(re.sub(pattern, "", f"{row.name} {row.label}").split()) for row in rows}
+    return option if len(texts) == 1 else ""
 
 
 def option_words(row: Row) -> dict[str, str]:
     """Return the values of a row's options, and of its threads if they were given, as text."""
-    words = {name: value for name, _, value in (plain(word).partition("=") for word in row.options.split())}
+    pairs = (word.partition("=") for word in row.options.split())
+    words = {name: value for name, _, value in pairs if name not in ("keep", "checkout")}
     return words if row.threads is None else {"threads": str(row.threads), **words}
 
 
 def _curve(rows: Sequence[Row], option: str) -> dict[str, Any]:
-    """Draw the speed-up over the reference with its interval against the values of an option, the default first."""
-    values: list[dict[str, Any]] = [
+    """Draw the speed-up over the reference with its interval against the values of an option."""
+    values = [
         {
-            "value": option_words(row).get(option, "default"), "speedup": row.speedup or 1.0,
+            "value": plain(option_words(row).get(option, UNSET)), "speedup": row.speedup or 1.0,
             "low": row.speedup_low or row.speedup or 1.0, "high": row.speedup_high or row.speedup or 1.0,
         }
-        for row in rows
-        if has_mark(row)
+        for row in sorted(rows, key=lambda row: _value_order(row, option))
     ]  # fmt: skip
-    # The default is first, and numbers are in their order.
-    values.sort(key=lambda value: (value["value"] != "default", len(value["value"]), value["value"]))
+    reference = next(plain(row.name) for row in rows if row.is_reference)
     x = field("value:N", sort=None, title=plain(option), axis={"labelAngle": 0})
     scale = {"zero": False, "nice": True}
-    y = field("speedup:Q", title="speed-up, 95 % interval", scale=scale)
+    y = field("speedup:Q", title=cut_middle(f"speed-up over {reference}, 95 % interval", 50), scale=scale)
     interval = {"x": x, "y": field("low:Q", scale=scale), "y2": {"field": "high"}}
     layers = [
         marks("rule", interval, strokeWidth=1.5),
@@ -177,6 +184,17 @@ def _curve(rows: Sequence[Row], option: str) -> dict[str, Any]:
         marks("point", {"x": x, "y": y}, filled=True, size=60, opacity=1, color=PALETTE[0]),
     ]
     return overlay(layers, values, width=CHART_WIDTH, height=260)
+
+
+def _value_order(row: Row, option: str) -> tuple[int, float, str]:
+    """Return a sort key: the row without the option first, then numbers, then other values as they were measured."""
+    value = option_words(row).get(option)
+    if value is None:
+        return 0, 0.0, ""
+    try:
+        return 1, float(value), ""
+    except ValueError:
+        return 2, 0.0, row.created
 
 
 def chart_names(table: Sequence[Row]) -> dict[str, str]:

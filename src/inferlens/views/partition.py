@@ -97,7 +97,7 @@ def partition_blocks(results: Sequence[PartitionResult], wide: bool) -> Iterator
 def distinguish_cases(cases: Sequence[Case]) -> tuple[list[str], list[str]]:
     """Return the words that all cases share, and a distinct label per case."""
     shared, labels = distinguish([case.identity_words("device") for case in cases])
-    return shared, [label or "default" for label in labels] if len(cases) > 1 else ["the model"]
+    return list(shared.values()), [label or "default" for label in labels] if len(cases) > 1 else ["the model"]
 
 
 def _partition_answer(partitions: Partitions) -> list[str]:

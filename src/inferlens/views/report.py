@@ -44,6 +44,7 @@ from inferlens.views.chart import (
     points_chart,
     records_chart,
     samples_chart,
+    swept_option,
 )
 from inferlens.views.graph import render_graphs
 from inferlens.views.load import load_answers, load_section
@@ -90,6 +91,7 @@ _COST_COLUMNS = (
 )  # fmt: skip
 _CAPTIONS = {
     "bars": "Bars start at zero, whiskers reach from the 5th to the 95th percentile; the fastest stands on top.",
+    "curve": "The lines at the points are 95 % intervals.",
     "lines": "Both axes are logarithmic: ways whose lines are parallel differ by the same factor at every batch size.",
     "cost": "The dashed line joins ways that no other beats in both speed and {}; wrong outputs are crossed out.",
     "spread": "The stronger the colour, the more samples took that long; the line is the median. Two peaks are two "
@@ -300,7 +302,7 @@ def _chart_pictures(table: Sequence[Row], number: int, colours: dict[str, str]) 
     """Yield charts of latency and throughput, and folded ones of latency against other costs."""
     batches = {row.batch for row in table if has_mark(row)}
     if batches:
-        caption = _CAPTIONS["lines" if len(batches) > 1 else "bars"]
+        caption = _CAPTIONS["lines" if len(batches) > 1 else "curve" if swept_option(table) else "bars"]
         yield picture(f"comparison-{number}", caption, partial(records_chart, table, colours=colours))
     for cost in AGAINST:
         if sum(drawable(row, cost) for row in table) > 2:
