@@ -42,7 +42,7 @@ from inferlens.execution.cases import (
 )
 from inferlens.execution.load.run import measure_capacity
 from inferlens.execution.protocol import Observer, PlannedCase
-from inferlens.execution.race import BasePolicy, Entrant, RaceEngine
+from inferlens.execution.race import Entrant, RaceEngine, RacePolicy
 from inferlens.execution.scheduler import MeasureOptions, Process, Scheduler, open_scheduler
 from inferlens.execution.tasks import Reference
 from inferlens.measure import environment, output_check
@@ -166,7 +166,7 @@ def _two_texts(value: Texts | None) -> tuple[str, ...]:
     return result
 
 
-class ABRun(BasePolicy):
+class ABRun(RacePolicy):
     """A policy of rounds of A and B until B has a verdict. A side that fails ends the race."""
 
     def __init__(
@@ -180,7 +180,7 @@ class ABRun(BasePolicy):
     ) -> None:
         self.sides = [Entrant(planned) for planned in pair]
         least, most = LEAST_VERDICT_ROUNDS, rule.max_rounds
-        super().__init__(base=self.sides[0], least=least, most=most, metric=rule.measured, strict=True)
+        super().__init__(least=least, most=most, metric=rule.measured, strict=True)
         self.scheduler, self.pair, self.rule, self.outputs = scheduler, pair, rule, outputs
         self._on_round, self._begin = on_round, begin
         self._engine = RaceEngine(scheduler, self.sides, begin + rule.within, self)
@@ -193,6 +193,13 @@ class ABRun(BasePolicy):
     def _records(self) -> list[list[Record]]:
         """The records of both sides."""
         return [side.records for side in self.sides]
+
+    def next_round(self, engine: RaceEngine, number: int) -> Sequence[str]:
+        a, b = (side.id for side in self.sides)
+        if not {a, b} <= engine.ranked.keys():
+            return []
+        decided = number >= self.least and engine.race.comparison(a, b).verdict != "UNDECIDED"
+        return [] if decided else [a, b]
 
     def report(self, engine: RaceEngine, number: int, cases: Sequence[Case]) -> None:  # noqa: ARG002
         if self.outputs and not self.failed:  # the inputs of compiled files were unknown before

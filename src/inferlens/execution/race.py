@@ -183,23 +183,6 @@ class FinalsPolicy(FastestPolicy):
         return with_fields(self.options, rebuild=self.rebuild and number <= BUILDS)
 
 
-@dataclass(kw_only=True)
-class BasePolicy(RacePolicy):
-    """A policy that compares all cases with a base, until all have a verdict."""
-
-    base: Entrant
-
-    def next_round(self, engine: RaceEngine, number: int) -> Sequence[str]:
-        base = self.base.id
-        candidates = [name for name in engine.ranked if name != base]
-        if base not in engine.ranked:
-            return []
-        if number >= self.least:
-            race = engine.race
-            candidates = [name for name in candidates if race.comparison(base, name).verdict == "UNDECIDED"]
-        return [base, *candidates] if candidates else []
-
-
 @dataclass
 class RaceEngine:
     """An engine that holds the rounds of one race.
