@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from inferlens.backends import BACKENDS
 from inferlens.errors import InferlensError, Unsupported
-from inferlens.spec.case import Case, TensorSpec, distinguish, keep_of, kept_layers, with_batch
+from inferlens.spec.case import Case, TensorSpec, keep_of, kept_layers, split_shared_words, with_batch
 from inferlens.spec.plan import Plan, as_plan, bench_words, toml_words, words_of
 from tests.refusals import refusal
 
@@ -161,4 +161,4 @@ def test_a_case_is_told_apart_by_it_and_said_with_it(tmp_path):
 
 def test_cases_are_told_apart_by_field_and_not_by_equal_words():
     one, other = Case(model="m", backend="fake", options={"x": "a b"}), Case(model="m", backend="fake", keep="x=a")
-    assert distinguish([one.identity_words(), other.identity_words()])[1] == ["x=a b", "keep=x=a"]
+    assert split_shared_words([one.identity_words(), other.identity_words()])[1] == ["x=a b", "keep=x=a"]

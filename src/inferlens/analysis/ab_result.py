@@ -31,7 +31,7 @@ from inferlens.analysis.samples import CaseRuns
 from inferlens.errors import InferlensError
 from inferlens.record.display import Struct
 from inferlens.record.record import Agreement, Metric, Record
-from inferlens.spec.case import Case, distinguish, shown_together
+from inferlens.spec.case import Case, shown_together, split_shared_words
 from inferlens.spec.objective import MEASURES
 from inferlens.stats.intervals import Interval, ends
 from inferlens.stats.race_rule import LEAST_VERDICT_ROUNDS, MOST_VERDICT_ROUNDS
@@ -222,7 +222,7 @@ def distinguish_cases(cases: Sequence[Case], revisions: Sequence[str]) -> tuple[
         identity = case.identity_words()
         identity.pop("checkout", "")
         words.append({"model": model, **({"checkout": checkout} if checkout else {}), **identity})
-    shared, (first, second) = distinguish(words)
+    shared, (first, second) = split_shared_words(words)
     if not (first and second):  # they differ in an option that one has by default
         backend = shared.pop("backend")
         first, second = f"{backend} {first}".strip(), f"{backend} {second}".strip()

@@ -305,11 +305,18 @@ class Case(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
         return f"{self.backend}:{self.variant}" if self.variant else self.backend
 
     @property
+    def option_words(self) -> dict[str, str]:
+        """Return the options as ``name=value`` words, by name."""
+        values = {
+            name: str(value).lower() if isinstance(value, bool) else value for name, value in self.options.items()
+        }
+        return {name: f"{name}={value}" for name, value in sorted(values.items())}
+
+    @property
     def options_label(self) -> str:
         """Return options, kept layers and the checkout as ``name=value`` words, sorted by name."""
-        words = {name: str(value).lower() if isinstance(value, bool) else value for name, value in self.options.items()}
-        words |= {name: text for name in ("keep", "checkout") if (text := getattr(self, name))}
-        return " ".join(f"{name}={word}" for name, word in sorted(words.items()))
+        others = {name: f"{name}={text}" for name in ("keep", "checkout") if (text := getattr(self, name))}
+        return " ".join(word for _, word in sorted({**self.option_words, **others}.items()))
 
     @property
     def label(self) -> str:
@@ -327,9 +334,7 @@ class Case(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
         axes = {axis.name: " ".join(axis.words(self)) for axis in AXES if axis.name not in unsaid}
         names = ("weights", "seed", "keep", "checkout")
         hidden = {name: f"{name}={value}" for name in names if (value := getattr(self, name))}
-        options = {}
-        for name, value in sorted(self.options.items()):
-            options[f"{self.backend}.{name}"] = f"{name}={str(value).lower() if isinstance(value, bool) else value}"
+        options = {f"{self.backend}.{name}": word for name, word in self.option_words.items()}
         words = {"backend": self.backend_label, **axes, "inputs": ", ".join(map(str, self.inputs)), **hidden, **options}
         return {name: word for name, word in words.items() if word}
 
@@ -409,7 +414,7 @@ def case_names(cases: Sequence[Case], *unsaid: str) -> list[str]:
     return [" ".join(case.words(*unsaid, *shared)) for case in shown_together(cases)]
 
 
-def distinguish(cases: Sequence[Mapping[str, str]]) -> tuple[dict[str, str], list[str]]:
+def split_shared_words(cases: Sequence[Mapping[str, str]]) -> tuple[dict[str, str], list[str]]:
     """Return the words, by field, that all cases share, and the other words of each case as its label."""
     shared = {name: word for name, word in cases[0].items() if all(words.get(name) == word for words in cases)}
     return shared, [" ".join(word for name, word in words.items() if name not in shared) for words in cases]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 from inferlens.errors import InferlensError
 from inferlens.record.builds import Break, Choice, Partition, Segment
 from inferlens.record.record import Warning
-from inferlens.spec.case import Case, distinguish
+from inferlens.spec.case import Case, split_shared_words
 from inferlens.spec.plan import bench_words, command
 from inferlens.units import ABSENT, listing, plural
 from inferlens.views.table import Column, Document, Line, Table
@@ -96,7 +96,7 @@ def partition_blocks(results: Sequence[PartitionResult], wide: bool) -> Iterator
 
 def distinguish_cases(cases: Sequence[Case]) -> tuple[list[str], list[str]]:
     """Return the words that all cases share, and a distinct label per case."""
-    shared, labels = distinguish([case.identity_words("device") for case in cases])
+    shared, labels = split_shared_words([case.identity_words("device") for case in cases])
     return list(shared.values()), [label or "default" for label in labels] if len(cases) > 1 else ["the model"]
 
 
