@@ -226,7 +226,7 @@ def machine(evidence: RecordEvidence) -> Iterator[Finding]:
 
 @rule("")
 def other_workers(evidence: RecordEvidence) -> Iterator[Finding]:
-    """Report the time beside other workers, compared with the time alone."""
+    """Compare the time while other workers measured with the time without them."""
     effect = evidence.facts.get(NEIGHBOUR_EFFECT)
     factor, others = (effect.get("ratio"), effect.get("others")) if isinstance(effect, dict) else (None, None)
     if isinstance(factor, float) and isinstance(others, int):

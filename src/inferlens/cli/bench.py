@@ -27,8 +27,8 @@ MOST_LISTED = 16  # cases of --dry-run, so that all of it fits on a screen
 INTERRUPTED = "Interrupted; the same command goes on from here."
 AB_MODEL = "The model, as for bench; with two models the first one."
 AB_A = (
-    "The first case, such as pytorch or 'torch_compile:default fp16 batch=8 dynamic=true'; or, without B, the second \
-model."
+    "The first case, such as pytorch or 'torch_compile:default fp16 batch=8 dynamic=true'; or, without B, the second "
+    "model."
 )
 HAS_A_LOG = ("failed", "timed out", "out of memory", "crashed")
 MOST_ANSWERS = 16  # lines of a plan with machines

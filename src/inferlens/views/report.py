@@ -91,7 +91,7 @@ _COST_COLUMNS = (
 )  # fmt: skip
 _CAPTIONS = {
     "bars": "Bars start at zero, whiskers reach from the 5th to the 95th percentile; the fastest stands on top.",
-    "curve": "The lines at the points are 95 % intervals.",
+    "curve": "The vertical lines are 95 % intervals.",
     "lines": "Both axes are logarithmic: ways whose lines are parallel differ by the same factor at every batch size.",
     "cost": "The dashed line joins ways that no other beats in both speed and {}; wrong outputs are crossed out.",
     "spread": "The stronger the colour, the more samples took that long; the line is the median. Two peaks are two "
